@@ -13,6 +13,7 @@ many as the longest of its hypotheses has tokens.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -135,7 +136,7 @@ def export(model: Path, exported: Path) -> None:
     from keras_seqconv.runtime.graph_files import quantize_graphs
 
     translator = ks.load(model)
-    translator.search["num_beams"] = BEAMS
+    translator.search = dataclasses.replace(translator.search, num_beams=BEAMS)
     translator.save(exported / "model", onnx=True)
     (exported / "int8").mkdir()
     quantize_graphs(exported / "model/onnx", exported / "int8")

@@ -7,13 +7,23 @@ references are for readers: nothing depends on their words.
 import dataclasses
 from typing import Any, Literal
 
+from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.support.schema import REQUIRED, Options, option
+
+# Options of training that are fields of the search; `max_length` is one of the text.
+_OF_SEARCH = {
+    "num_beams": "num_beams",
+    "length_penalty": "length_penalty",
+    "max_length": "max_translation_length",
+}
 
 
 def options_of(part) -> dict[str, dataclasses.Field]:
     """Fields of a recipe, or of a part of it, by the options that replace them."""
-    options = [field for field in dataclasses.fields(part) if field.metadata]
-    return {field.metadata.get("name", field.name): field for field in options}
+    fields = {field.name: field for field in dataclasses.fields(part) if field.metadata}
+    if isinstance(part, BeamOptions) or part is BeamOptions:
+        return {option: fields[name] for name, option in _OF_SEARCH.items()}
+    return fields
 
 
 # Parts of recipes ---------------------------------------------------------------------
@@ -23,7 +33,7 @@ _DECAY = "decoupled weight decay of all weights"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Adam(Options):
+class AdamOptions(Options):
     """`keras_seqconv.optimizers.AdamW`."""
 
     name: Literal["adam"] = "adam"
@@ -34,7 +44,7 @@ class Adam(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NAG(Options):
+class NagOptions(Options):
     """`keras_seqconv.optimizers.NAG`."""
 
     name: Literal["nag"] = "nag"
@@ -43,7 +53,7 @@ class NAG(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule(Options):
+class ScheduleOptions(Options):
     """The rates of the warm-up, which all schedules have."""
 
     name: str = ""
@@ -53,14 +63,14 @@ class Schedule(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InverseSquareRoot(Schedule):
+class InverseSquareRootOptions(ScheduleOptions):
     """`keras_seqconv.schedules.InverseSquareRoot`."""
 
     name: Literal["inverse_square_root"] = "inverse_square_root"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cosine(Schedule):
+class CosineOptions(ScheduleOptions):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
     name: Literal["cosine"] = "cosine"
@@ -73,7 +83,7 @@ class Cosine(Schedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fixed(Schedule):
+class FixedOptions(ScheduleOptions):
     """`keras_seqconv.callbacks.FixedSchedule`."""
 
     name: Literal["fixed"] = "fixed"
@@ -82,7 +92,7 @@ class Fixed(Schedule):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plateau(Schedule):
+class PlateauOptions(ScheduleOptions):
     """`keras_seqconv.callbacks.ReduceOnPlateau`."""
 
     name: Literal["plateau"] = "plateau"
@@ -91,21 +101,7 @@ class Plateau(Schedule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Search(Options):
-    """Options of `keras_seqconv.decoding.beam_search`."""
-
-    num_beams: int = option(5, "beams of the search", ge=1)
-    length_penalty: float = option(1.0, "exponent of the length that divides a score")
-    min_length: int = 1
-    max_length: int = option(
-        200, "most tokens of a translation", name="max_translation_length", ge=1
-    )
-    max_length_ratio: float = 0.0
-    no_repeat_ngram_size: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Blocks(Options):
+class BlockOptions(Options):
     """Arguments of `keras_seqconv.data.blocks`; the context is that of evaluation."""
 
     tokens_per_sample: int = option(REQUIRED, "language model: tokens of a block", ge=1)
@@ -119,10 +115,10 @@ class Blocks(Options):
 
 # The parts of a recipe, and the kinds of each.
 PARTS = {
-    "optimizer": (Adam, NAG),
-    "schedule": (InverseSquareRoot, Cosine, Fixed, Plateau),
-    "search": (Search,),
-    "blocks": (Blocks,),
+    "optimizer": (AdamOptions, NagOptions),
+    "schedule": (InverseSquareRootOptions, CosineOptions, FixedOptions, PlateauOptions),
+    "search": (BeamOptions,),
+    "blocks": (BlockOptions,),
 }
 
 
@@ -139,8 +135,8 @@ class Recipe(Options):
         blocks: of the text of language models; None for others.
     """
 
-    optimizer: Adam | NAG = Adam()
-    schedule: InverseSquareRoot | Cosine | Fixed | Plateau
+    optimizer: AdamOptions | NagOptions = AdamOptions()
+    schedule: InverseSquareRootOptions | CosineOptions | FixedOptions | PlateauOptions
     global_clipnorm: float | None = option(
         None, "largest norm of the gradient per token", gt=0
     )
@@ -180,8 +176,8 @@ class Recipe(Options):
     average_kind: Literal["last_epochs", "best"] = option(
         "best", "which checkpoints (without both options: the best one, where better)"
     )
-    search: Search | None = None
-    blocks: Blocks | None = None
+    search: BeamOptions | None = None
+    blocks: BlockOptions | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,7 +187,8 @@ class Task:
     Args:
         name: corpus and languages, in short.
         languages: of source and target; None where they are not those of a translation.
-        tokenizer: kind that training makes unless told otherwise.
+        tokenizers: kinds of source and target that training makes unless told
+            otherwise.
         vocabulary_sizes: of source and target, or of the text of a language model;
             empty where no size is known.
         metric: of published scores, by its name in `keras_seqconv.evaluation.scores`.
@@ -200,7 +197,7 @@ class Task:
 
     name: str
     languages: tuple[str, str] | None = None
-    tokenizer: str = "sentencepiece_bpe"
+    tokenizers: tuple[str, str] = ("sentencepiece_bpe",) * 2
     vocabulary_sizes: tuple[int, ...] = ()
     metric: str = "tokenized_bleu"
     lowercase: bool = False
@@ -276,7 +273,7 @@ BILLION_WORD = Task(
 )
 SHAKESPEARE = Task(
     name="tinyshakespeare",
-    tokenizer="characters",
+    tokenizers=("characters",) * 2,
     vocabulary_sizes=(69,),
     metric="perplexity",
 )
@@ -285,45 +282,45 @@ SHAKESPEARE = Task(
 
 
 IWSLT = Recipe(
-    optimizer=Adam(weight_decay=1e-4),
-    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
+    optimizer=AdamOptions(weight_decay=1e-4),
+    schedule=InverseSquareRootOptions(learning_rate=5e-4, warmup_steps=4000),
     tokens_per_batch=4000,
     max_updates=50000,
     stop_learning_rate=1e-9,
     average=10,
     average_kind="last_epochs",
-    search=Search(4),
+    search=BeamOptions(num_beams=4),
 )
 WMT_EN_DE_BIG = Recipe(
-    schedule=Cosine(learning_rate=1e-3, warmup_steps=10000, period=20000),
+    schedule=CosineOptions(learning_rate=1e-3, warmup_steps=10000, period=20000),
     tokens_per_batch=3584,
     gradient_accumulation_steps=16,
     num_replicas=8,
     max_updates=30000,
     stop_learning_rate=1e-9,
     precision="mixed_float16",
-    search=Search(5, 0.5),
+    search=BeamOptions(length_penalty=0.5),
 )
 WMT_EN_FR_BIG = dataclasses.replace(
     WMT_EN_DE_BIG,
-    schedule=Cosine(learning_rate=1e-3, warmup_steps=10000, period=70000),
+    schedule=CosineOptions(learning_rate=1e-3, warmup_steps=10000, period=70000),
     max_updates=80000,
-    search=Search(5, 0.9),
+    search=BeamOptions(length_penalty=0.9),
 )
-WMT_ZH_EN_BIG = dataclasses.replace(WMT_EN_DE_BIG, search=Search(5))
+WMT_ZH_EN_BIG = dataclasses.replace(WMT_EN_DE_BIG, search=BeamOptions())
 TRANSFORMER_BASE = Recipe(
-    schedule=InverseSquareRoot(learning_rate=7e-4, warmup_steps=4000),
+    schedule=InverseSquareRootOptions(learning_rate=7e-4, warmup_steps=4000),
     tokens_per_batch=4096,
     num_replicas=8,
     max_updates=100000,
     stop_learning_rate=1e-9,
     average=5,
     average_kind="last_epochs",
-    search=Search(4, 0.6),
+    search=BeamOptions(num_beams=4, length_penalty=0.6),
 )
 TRANSFORMER_BIG = dataclasses.replace(
     TRANSFORMER_BASE,
-    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
+    schedule=InverseSquareRootOptions(learning_rate=5e-4, warmup_steps=4000),
     tokens_per_batch=3584,
     max_updates=300000,
     average=10,
@@ -331,46 +328,46 @@ TRANSFORMER_BIG = dataclasses.replace(
 )
 DEV6 = dataclasses.replace(IWSLT, max_updates=80000)
 CONV_S2S_IWSLT = Recipe(
-    optimizer=NAG(),
-    schedule=Plateau(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
+    optimizer=NagOptions(),
+    schedule=PlateauOptions(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
     global_clipnorm=0.1,
     label_smoothing=0.0,
     tokens_per_batch=4000,
     stop_learning_rate=1e-5,
-    search=Search(5),
+    search=BeamOptions(),
 )
 CONV_S2S_WMT = Recipe(
-    optimizer=NAG(),
-    schedule=Fixed(learning_rate=0.5, warmup_start=0.5, force_anneal=50),
+    optimizer=NagOptions(),
+    schedule=FixedOptions(learning_rate=0.5, warmup_start=0.5, force_anneal=50),
     global_clipnorm=0.1,
     tokens_per_batch=4000,
     stop_learning_rate=1e-5,
-    search=Search(5),
+    search=BeamOptions(),
 )
 CONV_S2S_WMT_EN_FR = dataclasses.replace(CONV_S2S_WMT, tokens_per_batch=3000)
 CONV_S2S_WMT_EN_RO = dataclasses.replace(
     CONV_S2S_WMT,
-    schedule=Plateau(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
+    schedule=PlateauOptions(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
     stop_learning_rate=1e-4,
     label_smoothing=0.0,
 )
 CONV_S2S_GIGAWORD = dataclasses.replace(
-    CONV_S2S_WMT_EN_RO, search=Search(5, max_length=50)
+    CONV_S2S_WMT_EN_RO, search=BeamOptions(max_length=50)
 )
 LANGUAGE_MODEL = Recipe(
-    optimizer=Adam(weight_decay=0.01),
-    schedule=InverseSquareRoot(learning_rate=5e-4, warmup_steps=4000),
+    optimizer=AdamOptions(weight_decay=0.01),
+    schedule=InverseSquareRootOptions(learning_rate=5e-4, warmup_steps=4000),
     label_smoothing=0.0,
     tokens_per_batch=2048,
     gradient_accumulation_steps=16,
     max_updates=50000,
     precision="mixed_float16",
-    blocks=Blocks(512, context_window=400),
+    blocks=BlockOptions(512, context_window=400),
 )
 ADAPTIVE_WIKITEXT = dataclasses.replace(
     LANGUAGE_MODEL,
-    optimizer=NAG(),
-    schedule=Cosine(
+    optimizer=NagOptions(),
+    schedule=CosineOptions(
         learning_rate=1.0,
         warmup_steps=16000,
         period=270000,
@@ -385,88 +382,100 @@ ADAPTIVE_WIKITEXT = dataclasses.replace(
     max_updates=286000,
     stop_learning_rate=1e-9,
     precision="float32",
-    blocks=Blocks(3072, context_window=2560),
+    blocks=BlockOptions(3072, context_window=2560),
 )
 ADAPTIVE_BILLION = dataclasses.replace(
     ADAPTIVE_WIKITEXT,
-    blocks=Blocks(1024, break_mode="sentence"),
+    blocks=BlockOptions(1024, break_mode="sentence"),
     tokens_per_batch=2048,
     gradient_accumulation_steps=1,
     num_replicas=32,
 )
 CONV_LM_WIKITEXT = dataclasses.replace(
     LANGUAGE_MODEL,
-    optimizer=NAG(weight_decay=5e-6),
-    schedule=Plateau(learning_rate=1.0, warmup_start=1.0, shrink=0.5),
+    optimizer=NagOptions(weight_decay=5e-6),
+    schedule=PlateauOptions(learning_rate=1.0, warmup_start=1.0, shrink=0.5),
     global_clipnorm=0.1,
     tokens_per_batch=1024,
     gradient_accumulation_steps=1,
     max_updates=None,
     max_epochs=35,
     precision="float32",
-    blocks=Blocks(1024),
+    blocks=BlockOptions(1024),
 )
 CONV_LM_BILLION = dataclasses.replace(
-    CONV_LM_WIKITEXT, blocks=Blocks(1024, break_mode="sentence"), max_epochs=10
+    CONV_LM_WIKITEXT, blocks=BlockOptions(1024, break_mode="sentence"), max_epochs=10
 )
 CHARACTERS = Recipe(
-    optimizer=Adam(weight_decay=0.05),
-    schedule=Cosine(learning_rate=3e-3, warmup_steps=200, period=1600, floor=1e-5),
+    optimizer=AdamOptions(weight_decay=0.05),
+    schedule=CosineOptions(
+        learning_rate=3e-3, warmup_steps=200, period=1600, floor=1e-5
+    ),
     global_clipnorm=1.0,
     label_smoothing=0.0,
     tokens_per_batch=8192,
     max_updates=1800,
-    blocks=Blocks(512, context_window=256),
+    blocks=BlockOptions(512, context_window=256),
 )
 TRANSFORMER_CHARACTERS = dataclasses.replace(
     CHARACTERS,
-    schedule=Cosine(learning_rate=1e-3, warmup_steps=200, period=1600, floor=1e-5),
-    blocks=Blocks(256, context_window=128),
+    schedule=CosineOptions(
+        learning_rate=1e-3, warmup_steps=200, period=1600, floor=1e-5
+    ),
+    blocks=BlockOptions(256, context_window=128),
 )
 # A context of all that it sees: more would be computed for nothing.
-CONV_CHARACTERS = dataclasses.replace(CHARACTERS, blocks=Blocks(512, context_window=72))
+CONV_CHARACTERS = dataclasses.replace(
+    CHARACTERS, blocks=BlockOptions(512, context_window=72)
+)
 SUMMARIES = Recipe(
-    schedule=InverseSquareRoot(learning_rate=1e-3, warmup_steps=4000),
+    schedule=InverseSquareRootOptions(learning_rate=1e-3, warmup_steps=4000),
     tokens_per_batch=3584,
     gradient_accumulation_steps=16,
     max_updates=30000,
     stop_learning_rate=1e-9,
     precision="mixed_float16",
-    search=Search(4, 2.0, min_length=55, max_length=140, no_repeat_ngram_size=3),
+    search=BeamOptions(
+        num_beams=4,
+        length_penalty=2.0,
+        min_length=55,
+        max_length=140,
+        no_repeat_ngram_size=3,
+    ),
 )
 SUBJECT_LINES = Recipe(
-    schedule=Cosine(learning_rate=8e-4, warmup_steps=200, period=1100),
+    schedule=CosineOptions(learning_rate=8e-4, warmup_steps=200, period=1100),
     tokens_per_batch=8192,
     max_updates=1300,
     average=3,
-    search=Search(5, min_length=2, max_length=30, no_repeat_ngram_size=3),
+    search=BeamOptions(min_length=2, max_length=30, no_repeat_ngram_size=3),
 )
 MULTI30K = Recipe(
-    schedule=InverseSquareRoot(learning_rate=3.5e-3, warmup_steps=2000),
+    schedule=InverseSquareRootOptions(learning_rate=3.5e-3, warmup_steps=2000),
     tokens_per_batch=4096,
     max_updates=8000,
     average=10,
     average_kind="last_epochs",
-    search=Search(5),
+    search=BeamOptions(),
 )
 WIDE_MULTI30K = dataclasses.replace(
-    MULTI30K, schedule=InverseSquareRoot(learning_rate=2.5e-3, warmup_steps=2000)
+    MULTI30K, schedule=InverseSquareRootOptions(learning_rate=2.5e-3, warmup_steps=2000)
 )
 CONV_S2S_MULTI30K = dataclasses.replace(
     MULTI30K,
-    optimizer=NAG(),
-    schedule=Cosine(learning_rate=1.0, warmup_start=1.0, period=8000, floor=0.0),
+    optimizer=NagOptions(),
+    schedule=CosineOptions(learning_rate=1.0, warmup_start=1.0, period=8000, floor=0.0),
     global_clipnorm=0.1,
     average=1,
     average_kind="best",
 )
 QUICKSTART = Recipe(
-    schedule=InverseSquareRoot(learning_rate=5e-3, warmup_steps=150),
+    schedule=InverseSquareRootOptions(learning_rate=5e-3, warmup_steps=150),
     tokens_per_batch=2048,
     max_updates=800,
     average=2,
     average_kind="last_epochs",
-    search=Search(4, max_length=60),
+    search=BeamOptions(num_beams=4, max_length=60),
 )
 
 # Presets ------------------------------------------------------------------------------

@@ -128,8 +128,13 @@ class TrainingOptions(_RecipeOptions):
     tokenizer: str | None = _text(
         None,
         "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
-        "moses_bpe, or a run or model directory with tokenizers",
+        "moses_bpe; words:FILE, characters:FILE (a token a line), sentencepiece:FILE; "
+        "or a run or model directory with tokenizers",
     )
+    source_tokenizer: str | None = _text(
+        None, "tokenizer of the source, if not that of both sides"
+    )
+    target_tokenizer: str | None = _text(None, "tokenizer of the target, likewise")
     vocabulary_size: int | None = _text(
         None,
         "entries of a new tokenizer; of moses_bpe, merges (default: entries of the "
@@ -190,6 +195,12 @@ class TrainingOptions(_RecipeOptions):
     validation_bleu: bool = _reports(
         False, "translate the validation split after each epoch, for BLEU"
     )
+    metrics: str | None = _reports(
+        None,
+        "scores of the test split, with commas between them: bleu, chrf, ter, rouge, "
+        "exact, wer, cer (default: by the task)",
+        metavar="A,B",
+    )
     monitor: Literal["nll", "bleu"] = _reports(
         "nll", "metric of the best checkpoint and of early stopping"
     )
@@ -208,7 +219,10 @@ class TrainingOptions(_RecipeOptions):
                 f"Received: validation_bleu={self.validation_bleu}"
             )
         address = None if self.hosts == "auto" else self.hosts
-        if len({one is None for one in (address, self.num_hosts, self.host_index)}) > 1:
+        if (
+            len({value is None for value in (address, self.num_hosts, self.host_index)})
+            > 1
+        ):
             raise ValueError(
                 "`hosts` with an address, `num_hosts` and `host_index` must be given "
                 f"together. Received: hosts={self.hosts}, num_hosts={self.num_hosts}, "
@@ -230,10 +244,12 @@ class TrainingOptions(_RecipeOptions):
                 f"Received: both {self.source_language!r}"
             )
         shared = self.architecture.get("share_embeddings")
-        if shared == "all" and self.joint_vocabulary is False:
+        if shared == "all" and not self.shares_all_embeddings:
             raise ValueError(
-                "`joint_vocabulary` must not be false with `share_embeddings`='all' in "
-                f"`architecture`. Received: {self.architecture}"
+                "`joint_vocabulary` must not be false, nor the tokenizers of the sides "
+                "differ, with `share_embeddings`='all' in `architecture`. Received: "
+                f"joint_vocabulary={self.joint_vocabulary}, tokenizers "
+                f"{' and '.join(self.tokenizers)}"
             )
 
     @property
@@ -241,7 +257,18 @@ class TrainingOptions(_RecipeOptions):
         """Whether source and target have one embedding, and so one vocabulary."""
         arguments = {**PRESETS[self.preset].architecture, **self.architecture}
         shared = arguments.get("share_embeddings") == "all"
-        return shared and self.joint_vocabulary is not False
+        joint = self.joint_vocabulary is not False and len({*self.tokenizers}) == 1
+        return shared and joint
+
+    @property
+    def tokenizers(self) -> tuple[str, str]:
+        """Kinds of the tokenizers of source and target, or where they are read."""
+        both = self.tokenizer or self.initialize_from
+        sides = self.source_tokenizer, self.target_tokenizer
+        kinds = PRESETS[self.preset].task.tokenizers
+        return tuple(
+            side or both or kind for side, kind in zip(sides, kinds, strict=True)
+        )
 
 
 def read_options(path: str | os.PathLike) -> dict:

@@ -14,6 +14,7 @@ from keras_seqconv_cli import signals
 
 # isort: split
 import argparse
+import dataclasses
 import importlib
 import itertools
 import json
@@ -25,7 +26,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from keras_seqconv.support import warnings_as_lines
+from keras_seqconv.support import schema, warnings_as_lines
 from keras_seqconv.version import __version__
 
 signals.loaded()
@@ -145,18 +146,18 @@ def load_quietly() -> None:
             os.close(kept)
 
 
-def add_runtime(parser) -> None:
-    """Adds the flags that `load_models` reads."""
-    add = parser.add_argument
-    add(
-        "--runtime",
-        choices=("auto", "onnx", "keras"),
-        default="auto",
-        help="onnx: the models' graphs in ONNX Runtime, on the CPU; keras; auto "
-        "(default): onnx where there are graphs and no GPU",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime(schema.Options):
+    """The flags that `load_models` reads."""
+
+    runtime: typing.Literal["auto", "onnx", "keras"] = schema.option(
+        "auto",
+        "onnx: the models' graphs in ONNX Runtime, on the CPU; keras; auto: onnx where "
+        "there are graphs and no GPU",
     )
-    text = "8-bit integers for products, of the graphs or of Keras' `Dense` layers"
-    add("--quantize", choices=("int8",), help=text)
+    quantize: typing.Literal["int8"] | None = schema.option(
+        None, "8-bit integers for products, of the graphs or of Keras' `Dense` layers"
+    )
 
 
 def load_models(options: argparse.Namespace, *models: str):
@@ -246,8 +247,14 @@ class Parser(argparse.ArgumentParser):
 
         names = self._option_string_actions
         if name not in names:
-            ours = [one for one in FAIRSEQ.get(name, "").split() if one in names]
-            hint = f"Did you mean {', '.join(ours)}? " if ours else near(name, names)
+            equivalents = [
+                flag for flag in FAIRSEQ.get(name, "").split() if flag in names
+            ]
+            hint = (
+                f"Did you mean {', '.join(equivalents)}? "
+                if equivalents
+                else near(name, names)
+            )
             self.error(f"unknown option {name}. {hint}".strip())
 
     def error(self, message: str):
@@ -291,21 +298,11 @@ def given(options: argparse.Namespace, names: Iterable[str]) -> dict:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def add_flags(parser, flags: dict[str, str]) -> None:
-    """Adds flags, given as they are typed, each with its help.
-
-    "--flag N" takes a positive integer, "--flag I" an integer, "--flag X" a number,
-    "--flag a|b" one of these words, "--flag FILE" any text; "--flag" is a switch.
-    """
-    kinds = {"N": positive_integer, "I": int, "X": float}
-    for typed, text in flags.items():
-        flag, _, value = typed.partition(" ")
-        settings = {"type": kinds.get(value, str), "metavar": value}
-        if "|" in value:
-            settings = {"choices": value.split("|")}
-        elif not value:
-            settings = {"action": "store_true"}
-        parser.add_argument(flag, help=text, **settings)
+def add_flags(parser, options: type) -> None:
+    """Adds the flags of a command's own options; those not given have the default."""
+    fields = dataclasses.fields(options)
+    add_options(parser, fields, show_defaults=True)
+    parser.set_defaults(**{field.name: field.default for field in fields})
 
 
 def add_options(
@@ -322,8 +319,6 @@ def add_options(
         aliases: further flags, by the names of fields.
         show_defaults: whether help texts end with the default.
     """
-    from keras_seqconv.support import schema
-
     for field in fields:
         if not field.metadata.get("help"):
             continue
@@ -351,8 +346,6 @@ _READERS = {bool: json.loads, int: int, float: float, str: str}
 
 def _value_of(field) -> Callable:
     """`type=` of an argument: a text becomes a value that keeps to the field's rule."""
-    from keras_seqconv.support import schema
-
     kind = schema.kind_of(field)
     many = typing.get_origin(kind) is tuple
     read = str if schema.choices_of(field) else _READERS.get(kind, json.loads)
@@ -363,21 +356,9 @@ def _value_of(field) -> Callable:
         except ValueError:
             number = text  # which breaks the rule
         try:
-            values = schema.checked(field, [number] if many else number)
+            values = schema.checked_value(field, [number] if many else number)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
         return values[0] if many else values
 
     return value
-
-
-def names_of(flags: Iterable[str]) -> list[str]:
-    """The names of the options of `add_flags`."""
-    return [typed.split()[0].strip("-").replace("-", "_") for typed in flags]
-
-
-def positive_integer(text: str) -> int:
-    """`type=` of an argument."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
-    return int(text)

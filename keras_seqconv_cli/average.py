@@ -1,33 +1,41 @@
 """`keras-seqconv average`: a model directory of the mean of checkpoints."""
 
 import argparse
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from keras_seqconv_cli import add_flags, check_files, given, names_of
+from keras_seqconv.support.schema import Options, option
+from keras_seqconv_cli import add_flags, check_files, given
 
 HELP = "make a model directory of the mean of a run's checkpoints"
 DESCRIPTION = (
     "Average checkpoints of a run of `keras-seqconv train` to a model directory. "
     "Without options, the recipe of the run chooses the checkpoints."
 )
-_KINDS = {
-    "--last-epochs N": "checkpoints of the last N epochs",
-    "--best N": "best N checkpoints",
-}
-_FLAGS = {
-    "--up-to N": "no checkpoint after update N",
-    "--output DIR": "model directory to write (default RUN/model)",
-    "--overwrite": "replace a model directory",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kinds(Options):
+    last_epochs: int | None = option(None, "checkpoints of the last N epochs", ge=1)
+    best: int | None = option(None, "best N checkpoints", ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    up_to: int | None = option(None, "no checkpoint after update N", ge=1)
+    output: str | None = option(
+        None, "model directory to write (default RUN/model)", metavar="DIR"
+    )
+    overwrite: bool = option(False, "replace a model directory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     which = parser.add_mutually_exclusive_group()
-    add_flags(which, _KINDS)
+    add_flags(which, _Kinds)
     files = {"nargs": "+", "metavar": "FILE", "help": "checkpoints, update-*.npz"}
     which.add_argument("--checkpoints", **files)
-    add_flags(parser, _FLAGS)
+    add_flags(parser, _Flags)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -41,7 +49,7 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.training import average_run
 
-    chosen = given(options, names_of(_KINDS))
+    chosen = given(options, [field.name for field in fields(_Kinds)])
     kind = next(iter(chosen), None)
     output = Path(options.output or Path(options.run) / "model")
     average_run(

@@ -3,32 +3,52 @@
 import argparse
 import json
 import shlex
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from keras_seqconv_cli import add_flags, check_files, names_of
+from keras_seqconv.support.schema import Options, option
+from keras_seqconv_cli import add_flags, check_files
 
 HELP = "make a model directory from a checkpoint of fairseq"
 DESCRIPTION = (
     "Convert a checkpoint of fairseq to a model directory. No code of the checkpoint "
     "is executed. Needs torch: pip install 'keras-seqconv[convert]'."
 )
-_FILES = {
-    "--source-dictionary FILE": "dict.LANGUAGE.txt of the source",
-    "--target-dictionary FILE": "dict.LANGUAGE.txt of the target",
-    "--dictionary FILE": "dict.txt of a language model",
-    "--bpe-codes FILE": "byte-pair codes of subword-nmt, for both sides",
-    "--source-bpe-codes FILE": "codes of the source",
-    "--target-bpe-codes FILE": "codes of the target",
-}
-_FLAGS = {
-    "--overwrite": "replace a model directory",
-    **_FILES,
-    "--source-language xx": "language of the source, for Moses and folders",
-    "--target-language xx": "language of the target",
-    "--moses": "tokenize with Moses",
-    "--normalize": "normalize punctuation first",
-    "--lowercase": "lower-case the text",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Files(Options):
+    source_dictionary: str | None = option(
+        None, "dict.LANGUAGE.txt of the source", metavar="FILE"
+    )
+    target_dictionary: str | None = option(
+        None, "dict.LANGUAGE.txt of the target", metavar="FILE"
+    )
+    dictionary: str | None = option(
+        None, "dict.txt of a language model", metavar="FILE"
+    )
+    bpe_codes: str | None = option(
+        None, "byte-pair codes of subword-nmt, for both sides", metavar="FILE"
+    )
+    source_bpe_codes: str | None = option(None, "codes of the source", metavar="FILE")
+    target_bpe_codes: str | None = option(None, "codes of the target", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(_Files):
+    overwrite: bool = option(False, "replace a model directory")
+    source_language: str | None = option(
+        None, "language of the source, for Moses and folders", metavar="xx"
+    )
+    target_language: str | None = option(None, "language of the target", metavar="xx")
+    moses: bool = option(False, "tokenize with Moses")
+    normalize: bool = option(False, "normalize punctuation first")
+    aggressive_dash_splits: bool = option(
+        True,
+        "leave x-y one token (the IWSLT recipe; Moses without -a)",
+        flag="--no-dash-splits",
+    )
+    lowercase: bool = option(False, "lower-case the text")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,17 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", metavar="CHECKPOINT", help=text)
     add("--output", required=True, metavar="DIR", help="folder to write")
-    add_flags(parser, _FLAGS)
-    add(
-        "--no-dash-splits",
-        dest="aggressive_dash_splits",
-        action="store_false",
-        help="leave x-y one token (the IWSLT recipe; Moses without -a)",
-    )
+    add_flags(parser, _Flags)
 
 
 def check(options: argparse.Namespace) -> None:
-    check_files(*(getattr(options, name) for name in names_of(_FILES)))
+    check_files(*(getattr(options, field.name) for field in fields(_Files)))
     if not Path(options.checkpoint).is_dir():
         check_files(options.checkpoint)
 
@@ -87,7 +101,9 @@ def _summary(translator, output: str, written: str) -> str:
         sizes = f"source {translator.source_tokenizer.vocabulary_size:,}, {sizes}"
     program = f'import keras_seqconv as ks; print(ks.load({output!r}).{call}(["..."]))'
     program = program.replace("'", '"') if "'" not in output else program
-    search = ", ".join(f"{name} {value}" for name, value in translator.search.items())
+    search = ", ".join(
+        f"{name} {value}" for name, value in translator.search.changes().items()
+    )
     return "\n".join(
         [
             f"model         {family}",

@@ -1,9 +1,11 @@
 """`keras-seqconv demo`: models in the browser."""
 
 import argparse
+from dataclasses import dataclass
 
 import keras_seqconv as ks
-from keras_seqconv_cli import add_runtime, load_models, positive_integer
+from keras_seqconv.support.schema import Options, option
+from keras_seqconv_cli import Runtime, add_flags, load_models
 
 LOADS_KERAS = False
 HELP = "a page in the browser to try one model, or two side by side"
@@ -14,16 +16,21 @@ DESCRIPTION = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    host: str = option(
+        "127.0.0.1",
+        "address to listen on: 0.0.0.0 for all machines",
+        metavar="ADDRESS",
+    )
+    port: int = option(7860, "port to listen on", ge=1, le=65535)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", nargs="+", metavar="MODEL", help="one or two models or runs")
-    add(
-        "--host", default="127.0.0.1", metavar="ADDRESS",
-        help="address to listen on: 0.0.0.0 for all machines (default 127.0.0.1)",
-    )  # fmt: skip
-    text = "port (default 7860)"
-    add("--port", type=positive_integer, default=7860, metavar="N", help=text)
-    add_runtime(parser)
+    text = "one or two models or runs"
+    parser.add_argument("model", nargs="+", metavar="MODEL", help=text)
+    add_flags(parser, _Flags)
+    add_flags(parser, Runtime)
 
 
 def check(options: argparse.Namespace) -> None:

@@ -6,8 +6,11 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, check_files, load_models
 
 LOADS_KERAS = False
@@ -17,34 +20,64 @@ DESCRIPTION = (
     "--hypotheses, without a model; compute the perplexity of a language model on "
     "--text; compare two systems with --compare."
 )
-_FLAGS = {
-    "--source FILE": "texts to translate, one a line",
-    "--hypotheses FILE": "translations to score, without a model",
-    "--dataset NAME": "corpus in place of the files, as of `train`",
-    "--split NAME": "split of the data set (default test)",
-    "--data-dir DIR": "folder of TensorFlow Datasets",
-    "--tsv-header true|false": "whether line 1 of a .tsv file has names of columns",
-    "--limit N": "number of sentences to use, from the first",
-    "--tokenize NAME": "tokenizer of sacreBLEU (default: its choice for the language)",
-    "--lowercase": "compare in lower case",
-    "--rouge-separator TEXT": "separator of the sentences of a summary, for ROUGE-L",
-    "--compare FILE": "translations of another system: paired bootstrap resampling",
-    "--samples N": "samples of the bootstrap (default 1000)",
-    "--output-hypotheses FILE": "file for the translations of the model",
-    "--text FILE": "text to score with a language model",
-    "--context-window I": "tokens before each block that are not scored (default 0)",
-    "--tokens-per-sample N": "tokens of a block (default 512)",
-    "--json": "print one JSON object",
-    "--quiet": "show no progress",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    source: str | None = option(None, "texts to translate, one a line", metavar="FILE")
+    hypotheses: str | None = option(
+        None, "translations to score, without a model", metavar="FILE"
+    )
+    dataset: str | None = option(
+        None, "corpus in place of the files, as of `train`", metavar="NAME"
+    )
+    split: str = option("test", "split of the data set", metavar="NAME")
+    data_dir: str | None = option(None, "folder of TensorFlow Datasets", metavar="DIR")
+    tsv_header: bool | None = option(
+        None, "whether line 1 of a .tsv file has names of columns"
+    )
+    limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
+    metrics: str | None = option(
+        None,
+        "any of bleu, chrf, ter, rouge, exact, wer, cer, perplexity (default bleu,chrf;"
+        " exact,wer,cer where no reference has four words)",
+        metavar="A,B",
+    )
+    tokenize: str | None = option(
+        None, "tokenizer of sacreBLEU (default: its choice for the language)"
+    )
+    lowercase: bool = option(False, "compare in lower case")
+    rouge_separator: str | None = option(
+        None, "separator of the sentences of a summary, for ROUGE-L", metavar="TEXT"
+    )
+    compare: str | None = option(
+        None,
+        "translations of another system: paired bootstrap resampling",
+        metavar="FILE",
+    )
+    samples: int = option(1000, "samples of the bootstrap", ge=1)
+    output_hypotheses: str | None = option(
+        None, "file for the translations of the model", metavar="FILE"
+    )
+    text: str | None = option(
+        None, "text to score with a language model", metavar="FILE"
+    )
+    context_window: int = option(
+        0, "tokens before each block that are not scored (default 0)", ge=0
+    )
+    tokens_per_sample: int | None = option(
+        None, "tokens of a block (default 512)", ge=1
+    )
+    break_mode: Literal["none", "sentence"] = option(
+        "none", "blocks of --text: none cuts anywhere, sentence at lines"
+    )
+    json: bool = option(False, "print one JSON object")
+    quiet: bool = option(False, "show no progress")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.data.ids import BREAK_MODES
-    from keras_seqconv.evaluation import METRICS
     from keras_seqconv_cli.translate import add_search_arguments
 
-    metrics = (*METRICS, "perplexity")
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     text = "reference translations; may be given several times: an empty line of a "
@@ -57,35 +90,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=text,
     )
-    add_flags(parser, _FLAGS)
-    text = f"any of {', '.join(metrics)} (default bleu,chrf)"
-    add("--metrics", metavar="A,B", help=text)
-    text = "blocks of --text: none (default) cuts anywhere, sentence at lines"
-    add("--break-mode", default="none", choices=BREAK_MODES, help=text)
-    defaults = {"split": "test", "samples": 1000, "context_window": 0}
-    parser.set_defaults(known_metrics=metrics, **defaults)
+    add_flags(parser, _Flags)
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
+    from keras_seqconv.evaluation import METRICS
+
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
+    names = (*METRICS, "perplexity")
     for name in options.metrics or ():
-        if name not in options.known_metrics:
+        if name not in names:
             raise ValueError(
-                f"`metrics` must be of {', '.join(options.known_metrics)}, with commas "
-                f"between them. Received: {name!r}"
+                f"`metrics` must be of {', '.join(names)}, with commas between them. "
+                f"Received: {name!r}"
             )
-    model, given, data = options.model, options.hypotheses, options.dataset
+    model, hypotheses, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
     references = options.references
     files = [path for path in model if os.path.isfile(path)]
     mistakes = {
         f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
         "`references` before it.": files and references,
-        "Give a MODEL, or translations by `hypotheses`.": not (model or given),
+        "Give a MODEL, or translations by `hypotheses`.": not (model or hypotheses),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
-            model and given and not perplexity
+            model and hypotheses and not perplexity
         ),
         "The metric perplexity needs a MODEL.": perplexity and not model,
         "`dataset` takes the place of `source` and `references`.": (
@@ -106,7 +136,7 @@ def check(options: argparse.Namespace) -> None:
     for mistake, made in mistakes.items():
         if made:
             raise ValueError(mistake)
-    check_files(options.source, given, options.compare, options.text, *references)
+    check_files(options.source, hypotheses, options.compare, options.text, *references)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -130,22 +160,23 @@ def _translations(options, result: dict, lines: list[str]) -> None:
                 setattr(options, name, getattr(translator, name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
-    options.metrics = options.metrics or evaluation.usual_metrics(language)
+    options.metrics = options.metrics or evaluation.usual_metrics(
+        language, references[0]
+    )
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     choices["target_language"] = language
-    if "bleu" in options.metrics:
-        evaluation.metric_of("bleu", **choices)  # whether it can be, before translating
+    metrics = [name for name in options.metrics if name != "perplexity"]
+    evaluation.check_metrics(metrics, **choices)
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
         hypotheses = _translated(translator, sources, options, result, lines)
-    metrics = [name for name in options.metrics if name != "perplexity"]
     separator = {"sentence_separator": options.rouge_separator}
-    found = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
-    lines += [score.line for score in found]
+    scores = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
+    lines += [score.line for score in scores]
     result["scores"] = [
         {"name": score.name, "value": score.value, "signature": score.signature}
-        for score in found
+        for score in scores
     ]
     if "perplexity" in options.metrics:
         columns = sources, references[0]
@@ -155,20 +186,20 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         metrics = [name for name in metrics if name in evaluation.COMPARABLE]
         columns = hypotheses, others, references
         _compare(columns, metrics, choices, options, result, lines)
-    if found:
-        headline = f"{found[0].name} {found[0].value:.1f}"
+    if scores:
+        headline = f"{scores[0].name} {scores[0].value:.1f}"
         lines.append(f"{split} {headline}" if split else headline)
 
 
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
-    from keras_seqconv.evaluation.corpus_scores import check_references
+    from keras_seqconv.evaluation.error_rates import check_references
     from keras_seqconv.support.files import iterate_lines
 
-    columns, most = {}, options.limit
+    columns, limit = {}, options.limit
     files = [options.hypotheses, options.source, *options.references, options.compare]
     for file in filter(None, files):
-        columns[file] = list(islice(iterate_lines(file), most))
+        columns[file] = list(islice(iterate_lines(file), limit))
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
@@ -181,13 +212,13 @@ def _texts(options) -> tuple:
             source_language=options.source_language,
             target_language=options.target_language,
             data_dir=options.data_dir,
-            tsv_header={"true": True, "false": False}.get(options.tsv_header),
+            tsv_header=options.tsv_header,
         )
         options.target_language = corpus.target_language
-        references = [[*corpus.texts(options.split, "target", most)]]
+        references = [[*corpus.texts(options.split, "target", limit)]]
         columns[f"{options.split} of {options.dataset}"] = references[0]
         if corpus.source_language is not None:
-            sources = [*corpus.texts(options.split, "source", most)]
+            sources = [*corpus.texts(options.split, "source", limit)]
     (first, texts), *others = columns.items()
     for name, lines in others:
         if len(lines) != len(texts):
@@ -239,12 +270,12 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
         f"{options.compare}:"
     )
     for metric in metrics:
-        found = paired_bootstrap(*columns, metric, **samples, **choices)
-        result["comparisons"].append(found._asdict())
+        pair = paired_bootstrap(*columns, metric, **samples, **choices)
+        result["comparisons"].append(pair._asdict())
         lines.append(
-            f"  {metric}: {found.score:.2f} ({found.mean:.2f} ± {found.half_width:.2f})"
-            f" against {found.other_score:.2f} ({found.other_mean:.2f} ± "
-            f"{found.other_half_width:.2f}), p = {found.p_value:.4f}"
+            f"  {metric}: {pair.score:.2f} ({pair.mean:.2f} ± {pair.half_width:.2f})"
+            f" against {pair.other_score:.2f} ({pair.other_mean:.2f} ± "
+            f"{pair.other_half_width:.2f}), p = {pair.p_value:.4f}"
         )
 
 
@@ -262,7 +293,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch
     start = time.monotonic()
-    found = text_perplexity(
+    perplexity = text_perplexity(
         generator,
         islice(iterate_lines(options.text), options.limit),
         context_window=options.context_window,
@@ -273,17 +304,17 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if asked == "auto":
         reason = "its models score all tokens of a text at once"
         print(f"Keras was used, not ONNX Runtime: {reason}", file=sys.stderr)
-    result.update(seconds=seconds, tokens_per_second=found.tokens / seconds)
+    result.update(seconds=seconds, tokens_per_second=perplexity.tokens / seconds)
     lines.append(
-        f"evaluated {found.tokens:,} tokens in {seconds:.1f} s "
-        f"({found.tokens / seconds:,.0f} tokens/s)"
+        f"evaluated {perplexity.tokens:,} tokens in {seconds:.1f} s "
+        f"({perplexity.tokens / seconds:,.0f} tokens/s)"
     )
-    _add_perplexity(found, result, lines)
-    lines.append(f"perplexity {found.perplexity:.2f}")
+    _add_perplexity(perplexity, result, lines)
+    lines.append(f"perplexity {perplexity.perplexity:.2f}")
 
 
-def _add_perplexity(found, result, lines) -> None:
-    result["perplexity"] = found._asdict()
-    lines += found.lines()
-    if found.infinite:
-        lines.append(f"{found.infinite:,} tokens of probability 0 were left out")
+def _add_perplexity(perplexity, result, lines) -> None:
+    result["perplexity"] = perplexity._asdict()
+    lines += perplexity.lines()
+    if perplexity.infinite:
+        lines.append(f"{perplexity.infinite:,} tokens of probability 0 were left out")

@@ -3,11 +3,13 @@
 import argparse
 import json
 import shlex
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import keras_seqconv as ks
-from keras_seqconv_cli import add_flags, add_options, check_files, given, names_of
+from keras_seqconv.support.schema import Options, option
+from keras_seqconv_cli import add_flags, add_options, check_files, given
 from keras_seqconv_cli.translate import search_options
 
 HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
@@ -19,41 +21,62 @@ DESCRIPTION = (
     "language runs one in each step, and the tokenizers. --format web adds a page that "
     "translates in the visitor's browser."
 )
-FORMATS = ("saved_model", "onnx", "web")
-# Options of `saved_model` alone, and of all formats.
-_SERVED = {
-    "--max-source-length N": "largest number of tokens of a source (default 512)",
-    "--n-best N": "hypotheses of translate_n_best (default: as many as beams)",
-    "--tokens-per-batch N": "largest number of tokens times beams of a batch, which "
-    "bounds the memory (default: the model's)",
-    "--version N": "number of the version (default: the next)",
-    "--xla": "compile with XLA, for servers with XLA only",
-    "--warmup-texts FILE": "typical texts, one a line, for the warm-up requests",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    format: Literal["saved_model", "onnx", "web"] = option(
+        "saved_model", "onnx and web need the extra onnx"
+    )
+    output: str | None = option(
+        None,
+        "folder of versions, whose name is the model's name on the server "
+        "(default saved_models/NAME of the model directory or run); for other formats, "
+        "the folder to write, which must not exist",
+        metavar="DIR",
+    )
+    quantize: Literal["int8"] | None = option(
+        None, "with --format onnx or web: 8-bit integers for products"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Served(Options):
+    """Options of `saved_model` alone."""
+
+    max_source_length: int | None = option(
+        None, "largest number of tokens of a source (default 512)", ge=1
+    )
+    n_best: int | None = option(
+        None, "hypotheses of translate_n_best (default: as many as beams)", ge=1
+    )
+    tokens_per_batch: int | None = option(
+        None,
+        "largest number of tokens times beams of a batch, which bounds the memory "
+        "(default: the model's)",
+        ge=1,
+    )
+    version: int | None = option(
+        None, "number of the version (default: the next)", ge=1
+    )
+    xla: bool = option(False, "compile with XLA, for servers with XLA only")
+    warmup_texts: str | None = option(
+        None, "typical texts, one a line, for the warm-up requests", metavar="FILE"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.decoding.options import BeamOptions
 
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a model directory, or a run with `model` in it")
-    add(
-        "--format",
-        choices=FORMATS,
-        default=FORMATS[0],
-        help="saved_model (default), or onnx and web, which need the extra onnx",
-    )
-    add(
-        "--output",
-        metavar="DIR",
-        help="folder of versions, whose name is the model's name on the server "
-        "(default saved_models/NAME of the model directory or run); for other formats, "
-        "the folder to write, which must not exist",
-    )
-    text = "with --format onnx or web: 8-bit integers for products"
-    add("--quantize", choices=("int8",), help=text)
+    text = "a model directory, or a run with `model` in it"
+    parser.add_argument("model", metavar="MODEL", help=text)
+    add_flags(parser, _Flags)
     add_options(parser.add_argument_group("search"), fields(BeamOptions))
-    add_flags(parser.add_argument_group("--format saved_model"), _SERVED)
+    add_flags(parser.add_argument_group("--format saved_model"), _Served)
+
+
+def _served_names() -> list[str]:
+    return [field.name for field in fields(_Served)]
 
 
 def check(options: argparse.Namespace) -> None:
@@ -63,7 +86,7 @@ def check(options: argparse.Namespace) -> None:
     if options.format != "saved_model":
         if options.output is None:
             raise ValueError(f"`output` must be given with --format {options.format}.")
-        for name in names_of(_SERVED):
+        for name in _served_names():
             if getattr(options, name):
                 raise ValueError(
                     f"`{name}` is an option of --format saved_model alone. "
@@ -96,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
         options.output or Path("saved_models", (work_folder or folder.resolve()).name),
         run=work_folder,
         **search_options(options),
-        **given(options, names_of(_SERVED)) | {"warmup_texts": texts},
+        **given(options, _served_names()) | {"warmup_texts": texts},
     )
     print(_summary(path, translator))
     return 0

@@ -2,15 +2,15 @@
 
 import argparse
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
+    Runtime,
     add_flags,
     add_options,
-    add_runtime,
     given,
     load_models,
-    positive_integer,
 )
 
 LOADS_KERAS = False
@@ -23,22 +23,23 @@ DESCRIPTION = (
 _DRAWS = ("temperature", "top_k", "top_p")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    prompt: str = option("", "start of the text", metavar="TEXT")
+    length: int = option(200, "largest number of tokens, prompt included", ge=1)
+    seed: int | None = option(None, "seed of the draws")
+    stream: bool = option(False, "write the text as it comes, also to a file or pipe")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from keras_seqconv.decoding.options import SampleOptions
 
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a model directory or a run")
-    add("--prompt", default="", metavar="TEXT", help="start of the text")
-    text = "largest number of tokens, prompt included (default 200)"
-    add("--length", type=positive_integer, default=200, metavar="N", help=text)
+    text = "a model directory or a run"
+    parser.add_argument("model", metavar="MODEL", help=text)
+    add_flags(parser, _Flags)
     draws = [field for field in fields(SampleOptions) if field.name in _DRAWS]
     add_options(parser, draws)
-    flags = {
-        "--seed I": "seed of the draws",
-        "--stream": "write the text as it comes, also to a file or pipe",
-    }
-    add_flags(parser, flags)
-    add_runtime(parser)
+    add_flags(parser, Runtime)
 
 
 def run(options: argparse.Namespace) -> int:

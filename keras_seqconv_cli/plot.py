@@ -5,7 +5,8 @@ from pathlib import Path
 
 import keras_seqconv as ks
 
-HELP = "learning curves, attention, kernels, BLEU by length as .png, .svg or .pdf"
+UNITS = ("words", "characters")
+HELP = "learning curves, attention, kernels, errors as .png, .svg or .pdf"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "BLEU of systems by the length of the source"
     add = kind(_bleu_by_length, "bleu-by-length", text)
     add("--source", required=True, metavar="FILE", help="source texts")
-    text = "reference translations; may be given several times"
-    add("--reference", required=True, metavar="FILE", action="append", help=text)
+    _add_references(add)
     text = "translations of the systems"
     add("--hypotheses", required=True, metavar="FILE", nargs="+", help=text)
     add("--names", nargs="+", metavar="NAME", help="a name for each system")
@@ -56,6 +56,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--edges", type=int, nargs="+", default=[10, 20, 30, 40, 50], metavar="N",
         help="most words of each group (default 10 20 30 40 50)",
     )  # fmt: skip
+
+    text = "the most frequent substitutions, insertions and deletions of symbols"
+    add = kind(_confusion, "confusion", text)
+    _add_references(add)
+    add("--hypotheses", required=True, metavar="FILE", help="outputs of a system")
+    text = "symbols: words (default), which are phonemes with blanks between them, or "
+    add("--unit", choices=UNITS, default=UNITS[0], help=f"{text}characters")
+    text = "number of confusions (default 25)"
+    add("--number", type=int, default=25, metavar="N", help=text)
+
+
+def _add_references(add) -> None:
+    text = "reference texts; may be given several times"
+    add("--reference", required=True, metavar="FILE", action="append", help=text)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -65,12 +79,14 @@ def check(options: argparse.Namespace) -> None:
             f"`output` must end in one of {', '.join(formats)}. "
             f"Received: {options.output}"
         )
+    if getattr(options, "number", 1) < 1:
+        raise ValueError(f"`number` must be at least 1. Received: {options.number}")
     for run in getattr(options, "runs", ()):
         _log(run)
 
 
 def run(options: argparse.Namespace) -> int:
-    ks.plots.save(options.draw(options), options.output)
+    ks.plots.save_figure(options.draw(options), options.output)
     print(options.output)
     return 0
 
@@ -132,14 +148,14 @@ def _dynamic_kernels(options):
     loaded = ks.load(options.model)
     inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
     layers = ks.inspection.dynamic_conv_kernels(loaded.model, inputs)
-    known = {layer.name: layer for layer in layers}
+    by_name = {layer.name: layer for layer in layers}
     name = layers[0].name if options.layer is None else options.layer
-    if name not in known:
+    if name not in by_name:
         raise ValueError(
-            f"`layer` must be one of {', '.join(known)}. Received: {name!r}"
+            f"`layer` must be one of {', '.join(by_name)}. Received: {name!r}"
         )
     side = tokens[name.partition(" ")[0]]
-    values, left = known[name].values[0], known[name].left
+    values, left = by_name[name].values[0], by_name[name].left
     return ks.plots.dynamic_conv_kernels(values, side, left, name)
 
 
@@ -155,3 +171,12 @@ def _bleu_by_length(options):
             sources, read_lines(file), references, options.edges
         )
     return ks.plots.bleu_by_length(values, groups, counts)
+
+
+def _confusion(options):
+    from keras_seqconv.evaluation import confusions
+    from keras_seqconv.support.files import read_lines
+
+    hypotheses, *references = map(read_lines, [options.hypotheses, *options.reference])
+    pairs = confusions(hypotheses, references, options.unit)
+    return ks.plots.confusions(pairs[: options.number])

@@ -12,9 +12,11 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras_seqconv as ks
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags
 
 HELP = "train, score and use a small model, from end to end in a few minutes"
@@ -31,13 +33,14 @@ print(served(text=tf.constant(sys.argv[2:]))["translation"].numpy()[0].decode())
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    workdir: str = option("runs/quickstart", "folder of the run", metavar="DIR")
+    overwrite: bool = option(False, "remove an earlier run first")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    flags = {
-        "--workdir DIR": "folder of the run (default runs/quickstart)",
-        "--overwrite": "remove an earlier run first",
-    }
-    add_flags(parser, flags)
-    parser.set_defaults(workdir="runs/quickstart")
+    add_flags(parser, _Flags)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from typing import Literal
 
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
+    Runtime,
     add_flags,
     add_options,
-    add_runtime,
     check_files,
     given,
     load_models,
@@ -20,32 +22,64 @@ DESCRIPTION = (
     "decode as an ensemble, by the mean of their probabilities. The defaults of the "
     "search are the first model's."
 )
-_FLAGS = {
-    "--input FILE": "default: standard input (-)",
-    "--output FILE": "default: standard output (-)",
-    "--n-best N": "translations of each line, at most --num-beams without --sample "
-    "(default 1)",
-    "--format text|tsv|jsonl": "text: a line for each line; tsv: line number, score, "
-    "text; jsonl: an object for each line, with tokens and their scores. Default: "
-    "text, tsv with --n-best or --scores, jsonl with --attention",
-    "--alignment-dictionary FILE": "lines 'source target': words of --replace-unknowns "
-    "by source token",
-    "--on-error raise|replace": "input that is not UTF-8: raise (default) ends with an "
-    "error, replace writes U+FFFD",
-    "--window N": "lines in memory, sorted by length (default 10000; 1 on a terminal)",
-    "--scores": "write scores",
-    "--attention": "write attention weights",
-    "--replace-unknowns": "replace an unknown token by the source token with the most "
-    "attention",
-    "--resume": "resume an interrupted run from OUTPUT.part",
-    "--quiet": "show no progress",
-}
-_BATCHES = {
-    "--tokens-per-batch N": "source tokens times beams of a batch (default 16384)",
-    "--parallel-batches N": "batches that are decoded at the same time (default: on a "
-    "CPU the number of cores, at most 8)",
-    "--dtype NAME": "dtype or dtype policy of the models in Keras, such as bfloat16",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    input: str = option("-", "text to translate; - for standard input", metavar="FILE")
+    output: str = option("-", "translations; - for standard output", metavar="FILE")
+    n_best: int = option(
+        1, "translations of each line, at most --num-beams without --sample", ge=1
+    )
+    format: Literal["text", "tsv", "jsonl"] | None = option(
+        None,
+        "text: a line for each line; tsv: line number, score, text; jsonl: an object "
+        "for each line, with tokens and their scores. Default: text, tsv with --n-best "
+        "or --scores, jsonl with --attention",
+    )
+    alignment_dictionary: str | None = option(
+        None,
+        "lines 'source target': words of --replace-unknowns by source token",
+        metavar="FILE",
+    )
+    on_error: Literal["raise", "replace"] = option(
+        "raise",
+        "input that is not UTF-8: raise ends with an error, replace writes U+FFFD",
+    )
+    window: int | None = option(
+        None,
+        "lines in memory, sorted by length (default 10000; 1 on a terminal)",
+        ge=1,
+    )
+    scores: bool = option(False, "write scores")
+    attention: bool = option(False, "write attention weights")
+    replace_unknowns: bool = option(
+        False, "replace an unknown token by the source token with the most attention"
+    )
+    resume: bool = option(False, "resume an interrupted run from OUTPUT.part")
+    quiet: bool = option(False, "show no progress")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Batches(Options):
+    source_language: str | None = option(
+        None, "language of the source (default: the model's)", metavar="xx"
+    )
+    target_language: str | None = option(
+        None, "language of the target (default: the model's)", metavar="xx"
+    )
+    tokens_per_batch: int | None = option(
+        None, "source tokens times beams of a batch (default 16384)", ge=1
+    )
+    parallel_batches: int | None = option(
+        None,
+        "batches that are decoded at the same time (default: on a CPU the number of "
+        "cores, at most 8)",
+        ge=1,
+    )
+    dtype: str | None = option(
+        None, "dtype or dtype policy of the models in Keras, such as bfloat16"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,28 +87,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     models = "a model directory or a run"
     parser.add_argument("model", nargs="+", metavar="MODEL", help=models)
-    add_flags(parser, _FLAGS)
-    parser.set_defaults(input="-", output="-", n_best=1, on_error="raise")
+    add_flags(parser, _Flags)
     add_search_arguments(parser)
     group = parser.add_argument_group("sampling, in place of beam search")
     text = "draw from the model's distribution, with --temperature and these options"
-    seed = "seed of the draws of each line (default 1)"
-    add_flags(group, {"--sample": text})
+    group.add_argument("--sample", action="store_true", help=text)
     add_options(group, own_fields(SampleOptions))
-    add_flags(group, {"--seed I": seed})
+    text = "seed of the draws of each line (default 1)"
+    group.add_argument("--seed", type=int, metavar="N", help=text)
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Languages, the options of the beam search, and of the batches."""
     from keras_seqconv.decoding.options import BeamOptions
 
-    for side in ("source", "target"):
-        text = f"language of the {side} (default: the model's)"
-        parser.add_argument(f"--{side}-language", metavar="xx", help=text)
+    add_flags(parser, _Batches)
     group = parser.add_argument_group("search")
     add_options(group, fields(BeamOptions))
-    add_flags(group, _BATCHES)
-    add_runtime(group)
+    add_flags(parser, Runtime)
 
 
 def own_fields(cls) -> list:
@@ -103,10 +133,10 @@ def load_translator(options: argparse.Namespace):
             "`keras-seqconv generate` writes with it."
         )
     for name, value in given(options, ("source_language", "target_language")).items():
-        known = getattr(translator, name)
-        if known not in (None, value):
+        language = getattr(translator, name)
+        if language not in (None, value):
             raise ValueError(
-                f"`{name}` must be that of {options.model[0]}, {known}. "
+                f"`{name}` must be that of {options.model[0]}, {language}. "
                 f"Received: {value}"
             )
     for name, value in given(options, ("tokens_per_batch", "parallel_batches")).items():

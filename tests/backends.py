@@ -8,6 +8,8 @@ from keras import ops
 
 # `jit_compile` of a `fit` that is not about it: XLA takes longer than the steps.
 UNCOMPILED = False if keras.backend.backend() == "tensorflow" else "auto"
+# The same for a `fit` of a few updates: tracing takes longer still. JAX must compile.
+EAGERLY = {"run_eagerly": True} if UNCOMPILED is False else {"jit_compile": UNCOMPILED}
 
 
 def compiled(function: Callable) -> Callable:

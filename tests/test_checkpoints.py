@@ -129,9 +129,7 @@ def test_other_models_and_optimizers_are_refused_and_untouched(trained, tmp_path
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "where", ["cut", "half", "array", "header", "empty", "text", "other version"]
-)
+@pytest.mark.parametrize("where", ["cut", "array", "header", "empty", "other version"])
 def test_damaged_files_are_named(trained, tmp_path, where):
     content = bytearray(trained[1].read_bytes())
     if where == "array":
@@ -140,8 +138,7 @@ def test_damaged_files_are_named(trained, tmp_path, where):
     elif where in ("header", "other version"):
         content[content.index(b'"format_version": 2') + 18] ^= 1
     else:
-        cuts = {"cut": -1, "half": len(content) // 2, "empty": 0, "text": 0}
-        content = content[: cuts[where]] + b"no checkpoint" * (where == "text")
+        content = content[: {"cut": -1, "empty": 0}[where]]
     path = tmp_path / "update-00000003.npz"
     path.write_bytes(content)
     if where == "other version":

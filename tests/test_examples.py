@@ -1,22 +1,16 @@
 """Every program of examples/, in small; the slow tests run them as a user would."""
 
 import importlib.util
-import io
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.processes import ROOT
 
 EXAMPLES = ROOT / "examples"
-NAMES = (
-    "causal_lm", "custom_training_loop", "short_convolutions", "summarize",
-    "text_classifier", "train_wmt_tfds",
-)  # fmt: skip
 pytestmark = pytest.mark.tensorflow
 
 
@@ -43,40 +37,6 @@ def run_command(name: str, *arguments, folder: Path) -> str:
     """What an example prints when it is run as its docstring says."""
     command = [sys.executable, EXAMPLES / f"{name}.py", *map(str, arguments)]
     return subprocess.check_output(command, text=True, timeout=1200, cwd=folder)
-
-
-def test_each_says_what_it_shows_and_how_to_run_it():
-    for name in NAMES:
-        docstring = (EXAMPLES / f"{name}.py").read_text().split('"""')[1]
-        assert f"python examples/{name}.py" in docstring
-        assert "two cores" in docstring and re.search(r"[Pp]rint", docstring)
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    (
-        ("", []),
-        ("\n", [""]),
-        ("\ufeffa\u2028b\x85c\fd\n\ne\rf\r\n\r\ng", ["a b c d", "", "e f", "", "g"]),
-        (b"a\n\xff\n", "error: the input must be UTF-8; line 2: "),
-    ),
-)  # fmt: skip
-def test_a_line_of_output_for_each_line(content, expected, monkeypatch, capsys):
-    """As of `keras-seqconv translate`: lines end with LF or CRLF alone."""
-    program = load("serve_client")
-    model = SimpleNamespace(translate=lambda texts: texts)
-    monkeypatch.setattr(program, "RestClient", lambda *arguments: model)
-    given = content if isinstance(content, bytes) else content.encode()
-    given = SimpleNamespace(buffer=io.BytesIO(given))
-    monkeypatch.setattr(sys, "stdin", given)
-    monkeypatch.setattr(sys, "argv", ["serve_client", "model"])
-    if isinstance(expected, str):
-        with pytest.raises(SystemExit, match=expected):
-            program.main()
-        expected = []
-    else:
-        program.main()
-    assert capsys.readouterr().out == "".join(f"{line}\n" for line in expected)
 
 
 @pytest.fixture

@@ -69,23 +69,6 @@ def test_what_killed_writers_left_is_removed_or_comes_back(tmp_path):
     assert (tmp_path / "model" / "config.json").read_text() == "old"
 
 
-def test_old_folder_returns_when_the_last_rename_fails(tmp_path, monkeypatch):
-    path = tmp_path / "model"
-    write(path, "old")
-    rename = type(path).rename
-
-    def fail(source, target):
-        if source.name.endswith(".part"):
-            raise OSError("no more")
-        return rename(source, target)
-
-    monkeypatch.setattr(type(path), "rename", fail)
-    with pytest.raises(OSError, match="no more"):
-        write(path, "new", replaceable=ours)
-    assert (path / "config.json").read_text() == "old"
-    assert names(tmp_path) == ["model"]
-
-
 def test_the_working_directory_is_never_replaced(tmp_path, monkeypatch):
     """Whoever works in it, a shell as well, would be left in a removed folder."""
     monkeypatch.chdir(tmp_path)
@@ -149,3 +132,20 @@ def test_another_process_is_kept_out_until_it_is_killed(tmp_path):
         with locked(path, "taken"), refused, locked(path, "taken"):
             pytest.fail("the block ran")
     assert names(tmp_path) == []
+
+
+def test_old_folder_returns_when_the_last_rename_fails(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    write(path, "old")
+    rename = type(path).rename
+
+    def fail(source, target):
+        if source.name.endswith(".part"):
+            raise OSError("no more")
+        return rename(source, target)
+
+    monkeypatch.setattr(type(path), "rename", fail)
+    with pytest.raises(OSError, match="no more"):
+        write(path, "new", replaceable=ours)
+    assert (path / "config.json").read_text() == "old"
+    assert names(tmp_path) == ["model"]

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-import keras_seqconv as ks
 from keras_seqconv.evaluation.inspection import dynamic_conv_kernels, light_conv_kernels
 from keras_seqconv.layers import convolution
-from tests.models.families import encoder_decoder, language_model
+from tests.models.families import encoder_decoder
 
 INPUTS = {
     "source_ids": np.array([[5, 6, 7, 2], [8, 2, 1, 1]]),
@@ -52,16 +51,3 @@ def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
     for one, expected in zip(found, given, strict=True):
         assert np.allclose(one.values, expected, atol=1e-5)
         assert np.allclose(one.values.sum(axis=-1), 1, atol=1e-5)
-
-
-def test_mixtures_and_language_models():
-    model = encoder_decoder(mixer=["attention", "dynamic_conv"])
-    names = [one.name for one in dynamic_conv_kernels(model, INPUTS)]
-    assert names == ["encoder 2", "decoder 2"]
-    model = language_model(kernel_sizes=[3, 5])
-    found = dynamic_conv_kernels(model, {"target_ids": INPUTS["target_ids"]})
-    assert [one.name for one in found] == ["layer 1", "layer 2"]
-    assert found[1].values.shape == (2, 3, 2, 5)
-    without = ks.models.ConvS2S(12, 12, embedding_dim=4, convolutions="[(4, 3)]")
-    with pytest.raises(ValueError, match="must have a LightConv layer.*ConvS2S"):
-        light_conv_kernels(without)

@@ -62,16 +62,6 @@ def test_losses_and_gradients(kind, rate):
         np.testing.assert_allclose(to_numpy(slope)[place], difference, atol=1e-5)
 
 
-def test_equals_label_smoothing_of_keras():
-    """Also where no word is padding, and padding no word."""
-    logits = keras.random.normal((2, 5, 9), seed=1)
-    labels = np.array([[3, 4, 5, 6, 7], [8, 0, 1, 3, -1]])
-    ours = LabelSmoothedCrossentropy(0.2, pad_id=-1)(labels, logits)
-    theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
-    wanted = theirs(np.eye(9)[labels], logits, sample_weight=labels >= 0)
-    np.testing.assert_allclose(ours, wanted * 10 / 9, rtol=1e-6)
-
-
 def test_smoothing_leaves_nll_and_success_alone():
     logits = np.array([[[0.0, 3, 2.5], [0, 3, 2.5], [0, 3, 2.5]]], "float32")
     labels = np.array([[1, 2, 0]])
@@ -117,8 +107,11 @@ def test_any_model_trains_with_it_and_saves_it(tmp_path):
     assert loaded.loss.get_config() == loss.get_config()
 
 
-def test_wrong_arguments():
-    with pytest.raises(ValueError, match="`label_smoothing` must be at least 0 and l"):
-        LabelSmoothedCrossentropy(1.0)
-    with pytest.raises(ValueError, match="`kind` must be one of"):
-        LabelSmoothedCrossentropy(kind="keras")
+def test_equals_label_smoothing_of_keras():
+    """Also where no word is padding, and padding no word."""
+    logits = keras.random.normal((2, 5, 9), seed=1)
+    labels = np.array([[3, 4, 5, 6, 7], [8, 0, 1, 3, -1]])
+    ours = LabelSmoothedCrossentropy(0.2, pad_id=-1)(labels, logits)
+    theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
+    wanted = theirs(np.eye(9)[labels], logits, sample_weight=labels >= 0)
+    np.testing.assert_allclose(ours, wanted * 10 / 9, rtol=1e-6)

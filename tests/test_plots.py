@@ -39,6 +39,17 @@ def check_labels_inside(figure):
             assert end <= start + 2, (axis.axes.get_title(), axis.axis_name)
 
 
+def test_confusions():
+    pairs = [("AA", "AO", 12), ("T", "", 3), ("", " ", 1)]
+    figure = plots.confusions(pairs)
+    (axes,) = figure.axes
+    assert texts_of(axes.get_yticklabels()) == ["AA → AO", "T → –", "– → ␣"]
+    assert [bar.get_width() for bar in axes.patches] == [12, 3, 1]
+    low, high = axes.get_ylim()
+    assert low > high  # the first on top
+    check_labels_inside(figure)
+
+
 def test_learning_curves():
     def records(count):
         kept = {"learning_rate": 1e-3, "gradient_norm": 1.0, "tokens_per_second": 10.0}
@@ -99,17 +110,3 @@ def test_attention(size):
     figure = plots.attention([[1.0, 0.0]], ["x" * 40, "a\nb\t"], ["\u2028"])
     assert texts_of(figure.axes[0].get_xticklabels()) == ["x" * 23 + "…", "a b "]
     assert texts_of(figure.axes[0].get_yticklabels()) == [" "]
-
-
-@pytest.mark.parametrize(
-    "shape", quick_and_slow([(1, 1, 1), (7, 2, 3)], [((40, 8, 31),)])
-)
-def test_dynamic_conv_kernels(shape):
-    values = np.random.default_rng(0).dirichlet(np.ones(shape[2]), shape[:2])
-    tokens = [f"token{n}" for n in range(shape[0])]
-    figure = plots.dynamic_conv_kernels(values, tokens, shape[2] - 1, "decoder 1")
-    for head, axes in enumerate(figure.axes[: shape[1]]):
-        assert axes.get_title() == f"head {head + 1}"
-        assert np.allclose(axes.images[0].get_array(), values[:, head])
-    assert texts_of(figure.axes[0].get_yticklabels()) == tokens
-    check_labels_inside(figure)

@@ -4,14 +4,12 @@ The package before it, `keras_seqconv.preparation`, wrote the same bytes. It was
 against loops over the steps of fairseq's scripts.
 """
 
-import gzip
 import json
 import shutil
 
 import pytest
 
 from keras_seqconv.support.files import digest
-from keras_seqconv.tokenizers import load_tokenizer
 from tests.test_examples import load, run_command
 
 pytest.importorskip("sacremoses", reason="needs the extra mt")
@@ -80,15 +78,7 @@ def write_wmt14(folder):
         path.write_text(f"<doc>\n{text}\n</doc>\n", encoding="utf-8")
 
 
-def write_wmt16(folder):
-    rows = [("Hau@@ s", "hou@@ se x@@ y"), ("b", "b")]
-    write(folder / "train.tok.clean.bpe.32000", rows)
-    write(folder / "newstest2013.tok.bpe.32000", [("Hau@@ s", "b")])
-    write(folder / "newstest2014.tok.bpe.32000", [("neu", "new")])
-    (folder / "bpe.32000").write_text("#version: 0.2\nh o\nho u\ns e</w>\n")
-
-
-WRITERS = {"iwslt14": write_iwslt, "wmt14": write_wmt14, "wmt16": write_wmt16}
+WRITERS = {"iwslt14": write_iwslt, "wmt14": write_wmt14}
 DIGESTS = {
     "iwslt14 de en": """
         train.de 1c08728c train.en 5b267161 valid.de 98519b63 valid.en 6723e8f9
@@ -98,14 +88,6 @@ DIGESTS = {
         train.de 39fc67a6 train.en 7bdae976 valid.de 88a0916e valid.en 8b1d16d9
         test.de aa514fde test.en 845c65fb tokenizers/source/bpe.codes d53686b2
         tokenizers/source/dict.txt 5bcac858 tokenizers/target/dict.txt 5bcac858""",
-    "wmt14 en de --separate-dictionaries": """
-        train.de 39fc67a6 tokenizers/target/bpe.codes d53686b2
-        tokenizers/source/dict.txt 526ac133 tokenizers/target/dict.txt c344784c""",
-    "wmt16 en de": """
-        train.de 20cfa761 train.en 25f2f87c valid.de 1b38502e valid.en 02638299
-        test.de 7148855a test.en 7aa7a535 tokenizers/source/dict.txt ea5a35e1
-        raw_tokenizers/source/bpe.codes 75412d83
-        raw_tokenizers/target/dict.txt ea5a35e1""",
 }
 
 
@@ -137,49 +119,6 @@ def test_files_are_those_of_the_package_before(line, tmp_path):
         }  # fmt: skip
         assert counts["lines with <url>"] == 4 and counts["pairs"] == 88
         assert report["counts"]["written"] == {"train": 81, "valid": 3, "test": 5}
-
-
-def test_tokenizers_take_plain_text(tmp_path):
-    for recipe in ("iwslt14 de en", "wmt14 en de", "wmt16 en de"):
-        name = recipe.split()[0]
-        WRITERS[name](tmp_path / name)
-        prepare(recipe, tmp_path / name)
-    tokenizer = load_tokenizer(tmp_path / "iwslt14/output/tokenizers/target")
-    assert tokenizer.split("It's The House-like.")[-2:] == ["house-like", "."]
-    tokenizer = load_tokenizer(tmp_path / "wmt14/output/tokenizers/target")
-    assert tokenizer.normalize and tokenizer.aggressive_dash_splits
-    tokenizer = load_tokenizer(tmp_path / "wmt16/output/tokenizers/source")
-    ids = tokenizer.tokenize(["hou@@ se"])
-    assert tokenizer.detokenize(ids) == ["house"]
-    raw = load_tokenizer(tmp_path / "wmt16/output/raw_tokenizers/source")
-    assert raw.tokenize(["house"]) == ids
-
-
-def test_compressed_files_and_bytes_that_are_not_utf8(tmp_path):
-    write_wmt16(tmp_path)
-    path = tmp_path / "train.tok.clean.bpe.32000.de"
-    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(b"a \xff\r\n\n"))
-    path.unlink()
-    output = prepare("wmt16 en de", tmp_path)
-    assert (output / "train.de").read_text() == "a \ufffd\n\n"
-    report = json.loads((output / "preparation.json").read_bytes())
-    counts = report["counts"]["train.tok.clean.bpe.32000.{}"]
-    assert counts == {"pairs": 2, "pairs with U+FFFD": 1}
-
-
-def test_inputs_that_are_missing_or_do_not_fit(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught:
-        prepare("wmt14 en fr", tmp_path)
-    lines = str(caught.value).splitlines()[1:]
-    assert len(lines) == 12 and "wmt10/training-giga-fren.tar" in lines[8]
-    with pytest.raises(ValueError, match="Languages must be of"):
-        prepare("wmt16 en fr", tmp_path)
-    write_iwslt(tmp_path)
-    path = tmp_path / "de-en/train.tags.de-en.en"
-    path.write_text(path.read_text() + "one more\n")
-    with pytest.raises(ValueError, match="same number of lines.* after 88"):
-        prepare("iwslt14 de en", tmp_path)
-    assert not (tmp_path / "output").exists()
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv.decoding import BeamOptions
 
 FILES = Path(__file__).parent / "files"
 EXPECTED = json.loads((FILES / "release_0.1.0.json").read_text("utf-8"))
@@ -30,9 +31,8 @@ def folder(tmp_path_factory):
 
 def test_the_directory_still_loads(folder):
     translator = ks.load(folder / "model")
-    assert translator.search == {
-        "num_beams": 2, "length_penalty": 0.6, "max_length": 8,
-    }  # fmt: skip
+    search = BeamOptions(num_beams=2, length_penalty=0.6, max_length=8)
+    assert translator.search == search
     assert (translator.source_language, translator.target_language) == ("de", "en")
     assert translator.max_source_length == 12  # the last text has 20 words
     found = translator.translate_n_best(TEXTS, 2)

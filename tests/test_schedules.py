@@ -63,14 +63,3 @@ def test_config(schedule):
     again.build([keras.Variable(np.zeros(1))])
     again.iterations.assign(23)
     np.testing.assert_allclose(again.learning_rate, schedule(23))
-
-
-def test_wrong_arguments():
-    for make, words in [
-        (lambda: InverseSquareRoot(1.0, 0), "`warmup_steps` must be a positive"),
-        (lambda: InverseSquareRoot(1.0, 5, -1), "`warmup_start` must be at least 0"),
-        (lambda: WarmupCosine(1.0, period=0), "`period` must be a positive integer"),
-        (lambda: WarmupCosine(1.0, period_growth=0.5), "`period_growth` must be at"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            make()

@@ -46,12 +46,3 @@ def test_batches_are_bounded_and_of_few_shapes():
         [5000], 1000, None
     )  # more than the bound, but it must run
     assert alone.indices == [0]
-
-
-@pytest.mark.parametrize(
-    "texts, parallel, sizes",
-    [(100, 1, [100]), (100, 4, [25] * 4), (10, 4, [8, 2]), (600, 2, [128] * 4 + [88])],
-)
-def test_few_texts_are_dealt_out_to_the_cores(texts, parallel, sizes):
-    found = list(batches_by_length([10] * texts, 128 * 16, None, parallel))
-    assert [len(batch.indices) for batch in found] == sizes

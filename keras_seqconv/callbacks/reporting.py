@@ -18,9 +18,9 @@ from keras import ops
 
 from keras_seqconv.callbacks.control import TrainingCallback, rate_of
 from keras_seqconv.data.batches import untuned
-from keras_seqconv.evaluation.corpus_scores import check_references, metric_of
-from keras_seqconv.support import Progress as Lines
-from keras_seqconv.support import clock, tf
+from keras_seqconv.evaluation.corpus_scores import metric_of
+from keras_seqconv.evaluation.error_rates import check_references
+from keras_seqconv.support import ProgressLine, clock, tf
 from keras_seqconv.support.arguments import check_ids
 from keras_seqconv.support.files import from_json, naming, read_text, write_file
 
@@ -262,10 +262,10 @@ class Progress(Reports):
 
     max_updates: int | None = None
     max_epochs: int | None = None
-    lines: Lines | None = None
+    lines: ProgressLine | None = None
 
     def on_train_begin(self, logs=None):
-        self.lines = self.lines or Lines(sys.stderr, 0.5, 30.0)
+        self.lines = self.lines or ProgressLine(sys.stderr, 0.5, 30.0)
         self._first = None  # time and share of the training that was done
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from keras_seqconv.convert.checkpoint import Checkpoint, read_checkpoint
-from keras_seqconv.convert.records import ConversionError, Options, Weights
+from keras_seqconv.convert.records import ConversionError, FairseqOptions, Weights
 from keras_seqconv.models import (
     ConvLanguageModel,
     ConvS2S,
@@ -71,7 +71,7 @@ def from_fairseq(
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = read_checkpoint(checkpoint)
     problems = []
-    options = Options(checkpoint.options, problems)
+    options = FairseqOptions(checkpoint.options, problems)
     weights = Weights(checkpoint.weights, problems)
     translates = is_translation_model(checkpoint)
     families = _language_model, _encoder_decoder

@@ -49,7 +49,7 @@ class ConversionError(ValueError):
         super().__init__(f"{path} cannot be converted:{lines}")
 
 
-class Options:
+class FairseqOptions:
     """fairseq's hyper-parameters, and which were asked for."""
 
     def __init__(self, options: dict, problems: list):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from keras_seqconv.data.rows import (
-    checked,
+    checked_rows,
     prepare_tfds,
     read_parallel,
     read_tfds,
@@ -313,7 +313,7 @@ def _open_tfds(name, chosen, default, data_dir, manual_dir, skip) -> Corpus:
 
     def read(split, counts):
         rows = read_tfds(builder, split, columns, counts)
-        return checked(rows, skip, False, counts)
+        return checked_rows(rows, skip, False, counts)
 
     def digests(splits):
         infos = map(builder.info.splits.get, splits)
@@ -366,7 +366,7 @@ def _open_files(name, path, order, chosen, default, variant, skip, header) -> Co
                 rows = read_tsv(*paths, {source, target}, header)
             else:
                 rows = read_parallel(paths, skip, counts)
-            yield from checked(rows, skip, source is None, counts)
+            yield from checked_rows(rows, skip, source is None, counts)
 
     def digests(chosen):
         paths = itertools.chain.from_iterable(sum((splits[s] for s in chosen), []))

@@ -40,7 +40,7 @@ _COLUMNS = {
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 
-def checked(
+def checked_rows(
     rows: Iterable[tuple], skip: bool, keep_empty: bool, counts: collections.Counter
 ) -> Iterator[list[list[str]]]:
     """The columns of the rows that can be used; counts them, and those left out.
@@ -90,7 +90,7 @@ def _problem(text: str) -> str | None:
 
 
 def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[tuple]:
-    """The rows of the first two columns of a file, for `checked`."""
+    """The rows of the first two columns of a file, for `checked_rows`."""
     quoted, third = 0, ""
     for (lines,), names, numbers in read_parallel([path], False, collections.Counter()):
         rows = [line.split("\t") if "\t" in line else [line, _NO_TAB] for line in lines]
@@ -125,7 +125,7 @@ def _names_columns(cells: list[str], languages: set[str]) -> bool:
 def read_parallel(
     paths: Sequence[Path], skip: bool, counts: collections.Counter
 ) -> Iterator[tuple]:
-    """The rows of parallel files, for `checked`.
+    """The rows of parallel files, for `checked_rows`.
 
     Lines beyond the end of the shortest file are an error, or counted as "unpaired".
     """

@@ -59,11 +59,11 @@ class Ensemble:
         log_probs, after = [], []
         states = state["common"], state["shared"], state["beams"]["models"]
         for model, common, shared, beams in zip(self.models, *states, strict=True):
-            own = {"common": common, "shared": shared, "beams": beams}
-            logits, own = model.step(ids, own)
+            member_state = {"common": common, "shared": shared, "beams": beams}
+            logits, member_state = model.step(ids, member_state)
             logits = ops.cast(logits, "float32") / temperature
             log_probs.append(ops.log_softmax(logits, axis=-1))
-            after.append(own)
+            after.append(member_state)
         return _log_of_mean(log_probs), _joined(after)
 
     def __call__(self, inputs) -> list:
@@ -84,7 +84,10 @@ def _joined(states: list) -> dict:
     """A state of the models' states, with the mean of their attention, if any."""
     beams = {"models": [state["beams"] for state in states]}
     if "attention" in states[0]["beams"]:
-        attention = [ops.cast(own["attention"], "float32") for own in beams["models"]]
+        attention = [
+            ops.cast(beam_state["attention"], "float32")
+            for beam_state in beams["models"]
+        ]
         beams["attention"] = sum(attention) / len(attention)
     return {
         "common": [state.get("common", {}) for state in states],

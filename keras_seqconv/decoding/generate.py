@@ -194,7 +194,7 @@ def sample_hypotheses(
         # Drawn outside of the cached graph: another seed needs no other graph.
         if isinstance(seed, list):
             # The steps first: a longer limit changes no draw.
-            drawn = [uniforms(one, (int(length), draws)).T for one in seed]
+            drawn = [uniforms(row_seed, (int(length), draws)).T for row_seed in seed]
             tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
         else:
             shape = ops.shape(limits)[0] * draws, length
@@ -262,11 +262,11 @@ def score(
 # Inputs
 
 
-def _ids(**given) -> dict:
+def _ids(**inputs) -> dict:
     """The ids that are given, as tensors."""
     tensors = {
         name: ops.convert_to_tensor(value, dtype="int32")
-        for name, value in given.items()
+        for name, value in inputs.items()
         if value is not None
     }
     for name, value in tensors.items():
@@ -321,10 +321,10 @@ def _check_source(model, source_ids):
     wanted = getattr(model, "has_source", None)
     if wanted not in (None, source_ids is not None):
         rule = "be given for a translation" if wanted else "be None for a language"
-        given = None if source_ids is None else type(source_ids).__name__
+        received = None if source_ids is None else type(source_ids).__name__
         raise ValueError(
             f"`source_ids` must {rule} model. "
-            f"Received: source_ids={given}, model={type(model).__name__}"
+            f"Received: source_ids={received}, model={type(model).__name__}"
         )
 
 
@@ -383,26 +383,26 @@ def _compiled(function, model, options, tensors) -> Hypotheses:
             each, width = value.shape[0] // count, value.shape[1]
             wide = power_of_two_from(max(width, _SMALLEST_WIDTH)) if width else 0
             if name == "source_ids":
-                most = getattr(model, "max_source_length", None) or wide
-                wide = max(width, min(wide, most))
+                limit = getattr(model, "max_source_length", None) or wide
+                wide = max(width, min(wide, limit))
             first = ops.repeat(value[:each], more, axis=0)
             value = ops.concatenate([value, first])
             fill = model.pad_id if name.endswith("_ids") else 0
             value = ops.pad(value, [(0, 0), (0, wide - width)], constant_values=fill)
         padded[name] = value
-    found = run_cached(function, model, options, padded, jit_compile=True)
+    hypotheses = run_cached(function, model, options, padded, jit_compile=True)
     length, width = (
         int(longest) + 1,
         tensors.get("source_ids", limits[:, None]).shape[1],
     )
     return Hypotheses(
-        ids=found.ids[:count, :, :length],
-        scores=found.scores[:count],
-        positional_scores=found.positional_scores[:count, :, :length],
-        lengths=found.lengths[:count],
+        ids=hypotheses.ids[:count, :, :length],
+        scores=hypotheses.scores[:count],
+        positional_scores=hypotheses.positional_scores[:count, :, :length],
+        lengths=hypotheses.lengths[:count],
         attention=None
-        if found.attention is None
-        else found.attention[:count, :, :length, :width],
+        if hypotheses.attention is None
+        else hypotheses.attention[:count, :, :length, :width],
     )
 
 

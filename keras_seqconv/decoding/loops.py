@@ -228,10 +228,14 @@ def _shaped_like(tree, models):
     """
 
     def shaped(value, model):
-        known = tuple(model.shape)
-        lost = {a for a, b in zip(value.shape, known, strict=True) if a != b} == {None}
-        if not lost or known.count(None) > 1:
+        static_shape = tuple(model.shape)
+        lost = {
+            a for a, b in zip(value.shape, static_shape, strict=True) if a != b
+        } == {None}
+        if not lost or static_shape.count(None) > 1:
             return value
-        return ops.reshape(value, [-1 if size is None else size for size in known])
+        return ops.reshape(
+            value, [-1 if size is None else size for size in static_shape]
+        )
 
     return keras.tree.map_structure(shaped, tree, models)

@@ -32,14 +32,16 @@ def shape(x) -> tuple:
 
 def reshape(x, shape):
     graph = graph_of(x, *shape)
-    known = [size if isinstance(size, int) and size >= 0 else None for size in shape]
-    if None in known and all(isinstance(size, int) for size in shape):
-        sizes, rest = list(x.shape), [size for size in known if size is not None]
+    static_sizes = [
+        size if isinstance(size, int) and size >= 0 else None for size in shape
+    ]
+    if None in static_sizes and all(isinstance(size, int) for size in shape):
+        sizes, rest = list(x.shape), [size for size in static_sizes if size is not None]
         if None not in sizes and -1 in shape:
-            known[shape.index(-1)] = int(np.prod(sizes)) // int(np.prod(rest))
-        if known == list(x.shape) and known.count(None) <= 1:
+            static_sizes[shape.index(-1)] = int(np.prod(sizes)) // int(np.prod(rest))
+        if static_sizes == list(x.shape) and static_sizes.count(None) <= 1:
             return x
-    return graph.node("Reshape", [x, _joined(graph, shape)], x.dtype, known)
+    return graph.node("Reshape", [x, _joined(graph, shape)], x.dtype, static_sizes)
 
 
 def _joined(graph, sizes):
@@ -209,9 +211,9 @@ def pad(x, widths, constant_values=0):
 
 def broadcast_to(x, sizes):
     graph = graph_of(x, *sizes)
-    known = [size if isinstance(size, int) else None for size in sizes]
+    static_sizes = [size if isinstance(size, int) else None for size in sizes]
     inputs = [graph.value(x), _joined(graph, sizes)]
-    return graph.node("Expand", inputs, x.dtype, known)
+    return graph.node("Expand", inputs, x.dtype, static_sizes)
 
 
 def arange(start, stop=None, step=1, dtype="int64"):

@@ -101,20 +101,22 @@ class SearchOptions(Options):
             Limits (B,) int32, and a limit of them all: int where `width` is one.
         """
         ratio, offset = self.max_length_ratio, self.max_length
-        most = np.iinfo("int32").max
+        limit = np.iinfo("int32").max
         if max_target_length is not None:
-            most = max_target_length - 1
+            limit = max_target_length - 1
         if ratio == 0:
-            bound = min(offset, most)
+            bound = min(offset, limit)
             return ops.full_like(lengths, bound), bound
         if isinstance(width, int):
             # Python's arithmetic, for all lengths that occur.
-            table = [min(int(ratio * size + offset), most) for size in range(width + 1)]
+            table = [
+                min(int(ratio * size + offset), limit) for size in range(width + 1)
+            ]
             return ops.take(np.array(table, "int32"), lengths), table[-1]
 
         return tuple(
             ops.minimum(
-                ops.cast(ops.cast(x, "float64") * ratio + offset, "int32"), most
+                ops.cast(ops.cast(x, "float64") * ratio + offset, "int32"), limit
             )
             for x in (lengths, width)
         )
@@ -133,11 +135,11 @@ class SearchOptions(Options):
                 "hypothesis could end (`min_length` makes them longer). "
                 f"Received: suppressed_ids={self.suppressed_ids}"
             )
-        most = model.max_target_length
-        if most is not None and self.min_length > most - 1:
+        limit = model.max_target_length
+        if limit is not None and self.min_length > limit - 1:
             raise ValueError(
                 "`min_length` must be less than the `max_target_length` of the model, "
-                f"{most}. Received: min_length={self.min_length}"
+                f"{limit}. Received: min_length={self.min_length}"
             )
 
 
@@ -169,9 +171,7 @@ class BeamOptions(SearchOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.num_hypotheses is None:
-            object.__setattr__(self, "num_hypotheses", self.num_beams)
-        if self.num_hypotheses > self.num_beams:
+        if self.num_results > self.num_beams:
             raise ValueError(
                 "`num_hypotheses` must be at most `num_beams`. Received: "
                 f"num_hypotheses={self.num_hypotheses}, num_beams={self.num_beams}"
@@ -181,6 +181,10 @@ class BeamOptions(SearchOptions):
                 "`num_beams` must be a multiple of `num_groups`. Received: "
                 f"num_beams={self.num_beams}, num_groups={self.num_groups}"
             )
+
+    @property
+    def num_results(self) -> int:
+        return self.num_hypotheses or self.num_beams
 
     def check_model(self, model) -> None:
         super().check_model(model)

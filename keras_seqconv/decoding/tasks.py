@@ -27,9 +27,11 @@ def limits_of(model, options, tensors: dict) -> tuple:
     ids = of_sentences(tensors)
     width = ops.shape(ids)[1]
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
-    most = tensors.get("max_length")  # AutoGraph knows no assignment in an expression
-    if most is not None:
-        return ops.zeros_like(lengths) + most, most
+    max_length = tensors.get(
+        "max_length"
+    )  # AutoGraph knows no assignment in an expression
+    if max_length is not None:
+        return ops.zeros_like(lengths) + max_length, max_length
     return options.length_limits(lengths, width, model.max_target_length)
 
 
@@ -51,7 +53,7 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Searc
     strategy = strategy_of(options, tensors.get("top_k"))
     num_hypotheses = strategy.num_beams
     if isinstance(options, BeamOptions):
-        num_hypotheses = options.num_hypotheses
+        num_hypotheses = options.num_results
     step, temperature = model.step, tensors.get("temperature", options.temperature)
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.

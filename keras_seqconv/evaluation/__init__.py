@@ -10,14 +10,22 @@ from keras_seqconv.evaluation.corpus_scores import (
     Comparison,
     Score,
     bleu_by_length,
+    check_metrics,
     has_spaces,
     metric_of,
     paired_bootstrap,
     scores,
     usual_metrics,
 )
+from keras_seqconv.evaluation.error_rates import (
+    Confusion,
+    ErrorRate,
+    confusions,
+    error_rate,
+    exact_match,
+)
 from keras_seqconv.evaluation.perplexity import (
-    Perplexity,
+    TextPerplexity,
     text_perplexity,
     translation_perplexity,
 )
@@ -26,7 +34,8 @@ from keras_seqconv.support.arguments import public_names
 __dir__ = public_names(globals())
 
 __all__ = [
-    "COMPARABLE", "METRICS", "Comparison", "Perplexity", "Score",
-    "bleu_by_length", "has_spaces", "metric_of", "paired_bootstrap", "scores",
+    "COMPARABLE", "METRICS", "Comparison", "Confusion", "ErrorRate", "Score",
+    "TextPerplexity", "bleu_by_length", "check_metrics", "confusions", "error_rate",
+    "exact_match", "has_spaces", "metric_of", "paired_bootstrap", "scores",
     "text_perplexity", "translation_perplexity", "usual_metrics",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""Scores of a corpus: BLEU, chrF, TER, ROUGE, paired bootstrap.
+"""Scores of a corpus: BLEU, chrF, TER, ROUGE, error rates, paired bootstrap.
 
 Scores are in percent and have a signature: scores with different signatures must not be
-compared. sacreBLEU (extra `mt`) computes all but ROUGE.
+compared. sacreBLEU (extra `mt`) computes all but ROUGE and the error rates.
 """
 
 import re
@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_seqconv.evaluation.error_rates import (
+    References,
+    columns_of,
+    error_rate,
+    exact_match,
+)
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice, check_integer
 
@@ -24,16 +30,16 @@ _SACREBLEU = {
     "compound_split_bleu": _TOKENIZED,
 }
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+_UNITS = {"wer": "words", "cer": "characters"}
 COMPARABLE = tuple(_SACREBLEU)
-METRICS = (*_SACREBLEU, "rouge")
+METRICS = (*_SACREBLEU, "rouge", "exact", *_UNITS)
 # Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
 _WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
 _WITHOUT_SPACES = {*_WITHOUT_TOKENIZER, "ja", "zh"}
-References = Sequence[str] | Sequence[Sequence[str | None]]
 
 
 class Score(NamedTuple):
-    """One score of a corpus: its name ("BLEU", "chrF2", "ROUGE-1"), value in percent,
+    """One score of a corpus: its name ("BLEU", "chrF2", "WER"), value in percent,
     signature (how it was computed), and all of it in one line.
     """
 
@@ -43,8 +49,17 @@ class Score(NamedTuple):
     line: str
 
 
-def usual_metrics(target_language: str | None) -> tuple[str, ...]:
-    """BLEU and chrF, the headline first: chrF for languages without spaces."""
+def usual_metrics(
+    target_language: str | None = None, references: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """BLEU and chrF, the headline first: chrF for languages without spaces.
+
+    Exact match and error rates where no reference has the four words that a BLEU above
+    0 needs.
+    """
+    lengths = [len(text.split()) for text in references]
+    if lengths and has_spaces(target_language) and max(lengths) < 4:
+        return "exact", "wer", "cer"
     unknown = _code(target_language) in _WITHOUT_TOKENIZER
     return ("chrf", "bleu") if unknown else ("bleu", "chrf")
 
@@ -88,6 +103,14 @@ def scores(
     |                       | their pairs by the package rouge-score: lower case,     |
     |                       | English letters and digits only (texts in other scripts |
     |                       | score 0), Porter's stemmer, the best of the references  |
+    | "exact"               | texts that equal one of their references but for white  |
+    |                       | space; 100 minus it is the word error rate of papers on |
+    |                       | pronunciation                                           |
+    | "wer"                 | substitutions, insertions and deletions of words        |
+    |                       | between white space, by the words of the nearest        |
+    |                       | references (`error_rates`): less is better. Of phonemes |
+    |                       | with blanks between them it is the phoneme error rate   |
+    | "cer"                 | the same of characters, blanks included                 |
 
     Args:
         hypotheses: outputs of a system, one text for each sentence.
@@ -109,8 +132,8 @@ def scores(
     Raises:
         ValueError: the lists differ in length or are empty, a first reference is
             empty, or a metric or tokenizer is unknown.
-        ImportError: sacreBLEU (extra `mt`), a package of its tokenizer, or for "rouge"
-            rouge-score (extra `rouge`) is not installed.
+        ImportError: sacreBLEU or jiwer (extra `mt`), a package of its tokenizer, or for
+            "rouge" rouge-score (extra `rouge`) is not installed.
 
     Example:
 
@@ -126,6 +149,9 @@ def scores(
         texts, *columns = _columns(hypotheses, references, name)
         if name == "rouge":
             results += _rouge(texts, columns, sentence_separator)
+            continue
+        if name == "exact" or name in _UNITS:
+            results.append(_errors(name, texts, columns, lowercase))
             continue
         metric = metric_of(name, tokenize, lowercase, target_language)
         result = metric.corpus_score(texts, columns)
@@ -156,9 +182,7 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
         ]
         texts, *references = columns
     unit = "text" if separator is None else "summary"
-    counts = {len(row) - row.count(None) for row in zip(*references, strict=True)}
-    number = counts.pop() if len(counts) == 1 else "var"
-    signature = f"nrefs:{number}|stem:yes|L:{unit}|mean:F1|rouge-score"
+    signature = f"{_number_of(references)}|stem:yes|L:{unit}|mean:F1|rouge-score"
     package = require("rouge_score.rouge_scorer", "rouge")
     scorer = package.RougeScorer([*kinds], use_stemmer=True)
     rows = [  # of each text, by the best of its references
@@ -172,6 +196,33 @@ def _rouge(texts, references, separator: str | None) -> list[Score]:
             Score(name, value, signature, f"{name}|{signature} = {value:.2f}")
         )
     return results
+
+
+def _number_of(references) -> str:
+    """Number of references of each text, as in sacreBLEU's signatures."""
+    counts = {len(row) - row.count(None) for row in zip(*references, strict=True)}
+    return f"nrefs:{counts.pop() if len(counts) == 1 else 'var'}"
+
+
+def _errors(name: str, texts, references, lowercase: bool) -> Score:
+    signature = f"{_number_of(references)}|case:{'lc' if lowercase else 'mixed'}"
+    if lowercase:
+        texts, *references = [
+            [text and text.lower() for text in column]
+            for column in (texts, *references)
+        ]
+    if name == "exact":
+        value = exact_match(texts, references)
+        line = f"exact match|{signature} = {value:.2f} of {len(texts):,} texts"
+        return Score("exact match", value, signature, line)
+    rate = error_rate(texts, references, _UNITS[name])
+    signature += "|refs:nearest|jiwer"
+    line = (
+        f"{name.upper()}|{signature} = {rate.percent:.2f}: {rate.errors:,} errors in "
+        f"{rate.symbols:,} {_UNITS[name]} ({rate.substitutions:,} substitutions, "
+        f"{rate.insertions:,} insertions, {rate.deletions:,} deletions)"
+    )
+    return Score(name.upper(), rate.percent, signature, line)
 
 
 def bleu_by_length(
@@ -261,7 +312,7 @@ def paired_bootstrap(
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: one of `COMPARABLE`, the metrics of `scores` but "rouge".
+        metric: one of `COMPARABLE`, the metrics of sacreBLEU.
         num_samples: number of samples.
         tokenize, lowercase, target_language: see `scores`, also for errors.
     """
@@ -297,7 +348,7 @@ def metric_of(
     lowercase: bool = False,
     target_language: str | None = None,
 ):
-    """The object of sacreBLEU that computes a metric of `scores`, but for "rouge".
+    """The object of sacreBLEU that computes one of `COMPARABLE`.
 
     ImportError if sacreBLEU, or a package of its tokenizer, is not installed.
     """
@@ -320,33 +371,26 @@ def metric_of(
         ) from error
 
 
-def check_references(references: References) -> list[list[str | None]]:
-    """Each list of references, with None for an empty one: sacreBLEU leaves None out.
-
-    ValueError for an empty text in the first list.
-    """
-    columns = [*references]
-    if columns and isinstance(columns[0], str | None):
-        columns = [columns]
-    columns = [[text if text and text.strip() else None for text in c] for c in columns]
-    if columns and None in columns[0]:
-        raise ValueError(
-            "The first of `references` must have no empty line (in a further one, an "
-            "empty line is no reference). "
-            f"Received: line {columns[0].index(None) + 1} is empty"
-        )
-    return columns
+def check_metrics(
+    metrics: Iterable[str],
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    target_language: str | None = None,
+) -> None:
+    """Raises as `scores` does for its metrics and their packages, without texts."""
+    for name in metrics:
+        check_choice("metrics", name, METRICS)
+        if name == "rouge":
+            require("rouge_score", "rouge")
+        elif name in _UNITS:
+            require("jiwer", "mt")
+        elif name in _SACREBLEU:
+            metric_of(name, tokenize, lowercase, target_language)
 
 
 def _columns(hypotheses, references: References, metric: str) -> list[list[str]]:
     """Hypotheses and each list of references, as the metric compares them."""
-    columns = [list(hypotheses), *check_references(references)]
-    lengths = [*map(len, columns)]
-    if len(columns) == 1 or len({*lengths}) > 1 or not lengths[0]:
-        raise ValueError(
-            "`hypotheses` and `references` must have as many texts, at least one. "
-            f"Received: {' and '.join(map(str, lengths))}"
-        )
+    columns = columns_of(hypotheses, references)
     if metric == "compound_split_bleu":
         # Matches do not overlap: in "a-b-c" the second dash stays, as b was used up.
         split = partial(re.sub, r"(\S)-(\S)", r"\1 ##AT##-##AT## \2")

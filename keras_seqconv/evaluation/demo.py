@@ -115,9 +115,9 @@ def _translation(gradio, models):
     label = "Texts, one a line"
     text = gradio.Textbox(label=label, lines=2, max_length=MOST_CHARACTERS)
     with gradio.Row():
-        default = min(_MOST_BEAMS, first.search["num_beams"])
+        default = min(_MOST_BEAMS, first.search.num_beams)
         beams = gradio.Slider(1, _MOST_BEAMS, default, step=1, label="Beams")
-        penalty = first.search["length_penalty"]
+        penalty = first.search.length_penalty
         penalty = gradio.Slider(-1.0, 3.0, penalty, step=0.1, label="Length penalty")
     button = gradio.Button("Translate", variant="primary")
     with gradio.Row():
@@ -277,6 +277,6 @@ def _kernels(translator, text: str, translation: str, name: str):
 
 
 def _whole(figure):
-    """The figure as `plots.save` writes it: Gradio's `savefig` cuts labels off."""
+    """The figure as `plots.save_figure` writes it: Gradio's `savefig` cuts labels."""
     figure.savefig = functools.partial(figure.savefig, bbox_inches="tight")
     return figure

@@ -11,7 +11,7 @@ from keras_seqconv.data.ids import blocks
 from keras_seqconv.tokenizers import CharacterTokenizer
 
 
-class Perplexity(NamedTuple):
+class TextPerplexity(NamedTuple):
     """Perplexity of a text under a model, by token and by word.
 
     Words are separated by white space, and each line has an end. Results per word are
@@ -41,7 +41,7 @@ class Perplexity(NamedTuple):
     @classmethod
     def of(
         cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
-    ) -> "Perplexity":
+    ) -> "TextPerplexity":
         """Makes the result from the nats of all scored tokens."""
         numbers = []
         for count in (tokens, words):
@@ -63,7 +63,7 @@ class Perplexity(NamedTuple):
 
 def translation_perplexity(
     translator, sources: Sequence[str], translations: Sequence[str]
-) -> Perplexity:
+) -> TextPerplexity:
     """Perplexity of given translations under a translation model.
 
     Args:
@@ -80,7 +80,7 @@ def translation_perplexity(
     tokens = np.array([*map(len, targets)])
     words = np.array([len(text.split()) + 1 for text in translations])
     finite = np.isfinite(log_probs)
-    return Perplexity.of(
+    return TextPerplexity.of(
         float(-log_probs[finite].sum(dtype="float64")),
         int(tokens[finite].sum()),
         int(words[finite].sum()),
@@ -95,7 +95,7 @@ def text_perplexity(
     context_window: int = 0,
     tokens_per_sample: int | None = None,
     break_mode: str = "none",
-) -> Perplexity:
+) -> TextPerplexity:
     """Perplexity of running text under a language model (fairseq's `eval-lm`).
 
     Args:
@@ -162,7 +162,7 @@ def text_perplexity(
         raise ValueError("The text must hold a token to be scored; it holds none.")
     characters = isinstance(generator.tokenizer, CharacterTokenizer)
     unit = "character" if characters else "token"
-    return Perplexity.of(total, tokens, words, infinite, unit)
+    return TextPerplexity.of(total, tokens, words, infinite, unit)
 
 
 def _log_probs(model, _, tensors):

@@ -1,7 +1,7 @@
-"""Plots: learning curves, attention, kernels, BLEU by length.
+"""Plots: learning curves, attention, kernels, BLEU by length, confusions.
 
-Functions take arrays and return a `matplotlib.figure.Figure`; `save` writes it. pyplot
-and its global state are not used. Needs the extra `plot` (matplotlib).
+Functions take arrays and return a `matplotlib.figure.Figure`; `save_figure` writes it.
+pyplot and its global state are not used. Needs the extra `plot` (matplotlib).
 
 Colours are those of Okabe and Ito, and maps of rising lightness, which people with a
 colour vision deficiency can distinguish. The font of tokens is DejaVu Sans (Latin,
@@ -50,7 +50,7 @@ _VALIDATION = {"linestyle": "--", "marker": "o", "markersize": 3}
 _MOST_POINTS = 2000
 
 
-def save(figure, path: str | os.PathLike) -> None:
+def save_figure(figure, path: str | os.PathLike) -> None:
     """Writes a figure to a .png, .svg or .pdf file, completely or not at all.
 
     Raises:
@@ -278,6 +278,35 @@ def bleu_by_length(
     return figure
 
 
+def confusions(pairs: Sequence[Sequence]):
+    """Plots the counts of substitutions, insertions and deletions.
+
+    Args:
+        pairs: symbol of the reference, symbol of the hypothesis, count, as from
+            `keras_seqconv.evaluation.confusions`; the first is drawn on top.
+
+    Raises:
+        ValueError: `pairs` is empty.
+    """
+    if not pairs:
+        raise ValueError("`pairs` must hold a confusion; the texts are equal.")
+    figure = _figure(5.0, 0.22 * len(pairs) + 0.9)
+    axes = figure.subplots()
+    labels = [f"{_shown(before)} → {_shown(after)}" for before, after, _ in pairs]
+    axes.barh(range(len(pairs)), [count for *_, count in pairs], color=COLORS[0])
+    _token_labels(axes.yaxis, labels)
+    axes.invert_yaxis()
+    axes.set(xlabel="count", ylabel="reference → hypothesis")
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    return figure
+
+
+def _shown(symbol: str) -> str:
+    """A symbol on an axis: nothing as a dash, a blank as its sign."""
+    return "–" if symbol == "" else symbol.replace(" ", "␣")
+
+
 # --- What they share ---
 
 
@@ -321,6 +350,6 @@ def _without_formulas(texts):
         text.set_parse_math(False)
 
 
-def _short(text: str, most: int) -> str:
+def _short(text: str, max_characters: int) -> str:
     text = "".join(character if character.isprintable() else " " for character in text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"

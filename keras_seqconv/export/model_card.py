@@ -125,12 +125,9 @@ def _score_lines(run, trained: dict | None) -> Iterator[str]:
 
 
 def _search_lines(options) -> Iterator[str]:
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        always = field.name in ("num_beams", "length_penalty", "max_length")
-        if always or value != field.default:
-            shown = f"{len(value)} ids" if field.name == "suppressed_ids" else value
-            yield f"- {field.name}: {shown}"
+    for name, value in dataclasses.asdict(options).items():
+        shown = f"{len(value)} ids" if name == "suppressed_ids" else value
+        yield f"- {name}: {shown}"
 
 
 def _signature_lines(tokenizers: dict, signatures: dict) -> Iterator[str]:

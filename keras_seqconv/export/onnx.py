@@ -67,6 +67,7 @@ from keras_seqconv.runtime.onnx_model import OnnxModel
 from keras_seqconv.support import require, require_tensorflow, tf
 from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import atomic_directory, write_file, write_json
+from keras_seqconv.tokenizers import VOCABULARIES
 
 _SPECIAL = ("pad", "start", "end", "unk")
 # What npm fetches for a page: folder in the page, package, files of the package.
@@ -122,7 +123,8 @@ def web_page(
     """Writes a static web page that translates on the visitor's machine.
 
     Args:
-        translator: a `Translator` of one model, with SentencePiece tokenizers.
+        translator: a `Translator` of one model, with tokenizers of the kinds
+            sentencepiece, words or characters.
         directory: new or empty folder, written completely or not at all.
         quantize, **search: as in `onnx_model`.
 
@@ -137,10 +139,10 @@ def web_page(
     """
     options = _options(translator, quantize, search)
     for side, tokenizer in translator.tokenizers.items():
-        if tokenizer.kind != "sentencepiece":
+        if tokenizer.kind not in VOCABULARIES:
             raise ValueError(
-                f"`{side}_tokenizer` must be a SentencePieceTokenizer, which the page "
-                f"can run. Received: {type(tokenizer).__name__}"
+                f"`{side}_tokenizer` must be of a kind that the page can run: "
+                f"{', '.join(VOCABULARIES)}. Received: {type(tokenizer).__name__}"
             )
     with atomic_directory(directory) as folder:
         _fetch(folder)

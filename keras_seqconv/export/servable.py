@@ -100,7 +100,7 @@ class Servable:
         The first hypothesis of a source of length 0 is empty with score 0.
         """
         ids, lengths = self._sources(source_ids, lengths)
-        pad_id, count = self.model.pad_id, self.options.num_hypotheses
+        pad_id, count = self.model.pad_id, self.options.num_results
         empty_source = lengths == 0
         if not self.translates:
             # An empty prompt is a column of padding.

@@ -381,8 +381,8 @@ def quantize_layers(layer, quantized: dict) -> None:
 
 def _mode_or_config(config):
     """The mode alone, if all else is as Keras has it by default."""
-    known = config.mode in ("int8", "int4", "float8")
-    if known and _settings(config) == _settings(type(config)()):
+    is_supported = config.mode in ("int8", "int4", "float8")
+    if is_supported and _settings(config) == _settings(type(config)()):
         return config.mode
     return keras.saving.serialize_keras_object(config)
 

@@ -88,15 +88,15 @@ def from_preset(
         "vocabulary_size": vocabulary_size,
     }
     wanted = [key for key in sizes if key in allowed]
-    given = {key: size for key, size in sizes.items() if size is not None}
-    if arguments.get("share_embeddings") == "all" and len(given) == 1:
-        given = dict.fromkeys(wanted, *given.values())
-    if sorted(given) != sorted(wanted):
+    passed = {key: size for key, size in sizes.items() if size is not None}
+    if arguments.get("share_embeddings") == "all" and len(passed) == 1:
+        passed = dict.fromkeys(wanted, *passed.values())
+    if sorted(passed) != sorted(wanted):
         raise ValueError(
             f"{name} needs {' and '.join(f'`{key}`' for key in wanted)}. "
-            f"Received: {', '.join(f'{k}={v}' for k, v in given.items()) or 'none'}"
+            f"Received: {', '.join(f'{k}={v}' for k, v in passed.items()) or 'none'}"
         )
-    return model(**given, **arguments)
+    return model(**passed, **arguments)
 
 
 def _fitted(value, overrides):

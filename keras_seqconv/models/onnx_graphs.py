@@ -142,9 +142,9 @@ def converted(function, signature: list, variables: list):
     ]
     graph = tf.function(stateless, autograph=False)
     graph = graph.get_concrete_function(weights, *signature)
-    inputs = {one.name: one.name.partition(":")[0] for one in graph.inputs}
+    inputs = {tensor.name: tensor.name.partition(":")[0] for tensor in graph.inputs}
     outputs = zip(graph.outputs, sorted(graph.structured_outputs), strict=True)
-    outputs = {one.name: name for one, name in outputs}
+    outputs = {tensor.name: name for tensor, name in outputs}
     names = {"input_names": [*inputs], "output_names": [*outputs]}
     definition = graph.graph.as_graph_def(add_shapes=True)
     with tf.Graph().as_default():
@@ -162,8 +162,8 @@ def converted(function, signature: list, variables: list):
     pairs = {"pairs": BackToBackOptimizer}  # Squeeze and Unsqueeze of sizes
     converted = optimizer.optimize_graph(converted, False, pairs)
     converted = converted.make_model("model")
-    known = {node.op_type for node in converted.graph.node}
-    unknown = sorted(name for name in known if not onnx.defs.has(name, OPSET))
+    op_types = {node.op_type for node in converted.graph.node}
+    unknown = sorted(name for name in op_types if not onnx.defs.has(name, OPSET))
     if unknown:
         raise ValueError(
             "The model has operations without a form in ONNX: " + ", ".join(unknown)
@@ -225,6 +225,6 @@ def _optimized(graph):
         options.optimized_model_filepath = str(path)
         onnxruntime.InferenceSession(graph.SerializeToString(), options)
         graph = onnx.load(path)
-    for one in [one for one in graph.opset_import if one.domain]:
-        graph.opset_import.remove(one)  # ONNX Runtime names all that it has
+    for opset in [opset for opset in graph.opset_import if opset.domain]:
+        graph.opset_import.remove(opset)  # ONNX Runtime names all that it has
     return graph

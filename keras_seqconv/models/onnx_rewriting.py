@@ -66,13 +66,13 @@ def _move_reshapes(graph) -> None:
             if len(size) > 1 and last and size[-1] == last:
                 views[name] = source, shape
             continue
-        found = [views[one] for one in node.input if one in views]
-        rest = [constants.get(one) for one in node.input if one not in views]
+        viewed = [views[key] for key in node.input if key in views]
+        rest = [constants.get(key) for key in node.input if key not in views]
         simple = all(value is not None and value.ndim < 2 for value in rest)
-        shapes = {shape for _, shape in found}
+        shapes = {shape for _, shape in viewed}
         if simple and len(shapes) == 1 and _is_by_rows(node, sizes.get(name, ())):
-            longest = max((sizes[source] for source, _ in found), key=len)
-            node.input[:] = [views.get(one, (one,))[0] for one in node.input]
+            longest = max((sizes[source] for source, _ in viewed), key=len)
+            node.input[:] = [views.get(key, (key,))[0] for key in node.input]
             node.output[0] = source = f"{name}/source"
             sizes[source] = (*longest[:-1], sizes[name][-1])
             nodes.append(node)
@@ -98,14 +98,14 @@ def _new_shape(node, constants, sizes):
             return node.input[1]
         return None if 0 in shape else tuple(map(int, shape))
     size = sizes.get(node.output[0], ())
-    known = len(size) > 1 and None not in size[1:]
+    is_static = len(size) > 1 and None not in size[1:]
     is_view = node.op_type in ("Squeeze", "Unsqueeze")
-    return (-1, *size[1:]) if known and is_view else None
+    return (-1, *size[1:]) if is_static and is_view else None
 
 
 def _is_lookup_of_columns(node, constants, sizes) -> bool:
     """Whether a node reads rows of a table at indices (n, 1)."""
-    if node.op_type != "Gather" or any(one.i for one in node.attribute):
+    if node.op_type != "Gather" or any(attribute.i for attribute in node.attribute):
         return False
     table = constants.get(node.input[0])
     ids = sizes.get(node.input[1], ())
@@ -118,16 +118,16 @@ def _is_by_rows(node, size) -> bool:
         return False
     if node.op_type not in _BY_ROW:
         return node.op_type in _POINTWISE
-    axes = [one for one in node.attribute if one.name == "axis"]
-    is_last = all(one.i in (-1, len(size) - 1) for one in axes)
-    for one in axes:
-        one.i = -1 if is_last else one.i
+    axes = [axis for axis in node.attribute if axis.name == "axis"]
+    is_last = all(axis.i in (-1, len(size) - 1) for axis in axes)
+    for axis in axes:
+        axis.i = -1 if is_last else axis.i
     return is_last
 
 
 def _add_in_normalization(graph) -> None:
     """Gives a normalization the vector that is added to its result."""
-    vectors = {one.name for one in graph.initializer if len(one.dims) == 1}
+    vectors = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 1}
     users = {}
     for node in graph.node:
         for name in node.input:
@@ -151,7 +151,7 @@ def _add_in_normalization(graph) -> None:
 def _constants(graph) -> dict:
     from onnx import numpy_helper
 
-    return {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
 
 def _sizes(graph) -> dict:
@@ -185,7 +185,7 @@ def _drop_unused(graph) -> None:
 
 def _outer_names(node) -> set:
     """Names that the graphs inside of a node use."""
-    graphs = [one.g for one in node.attribute if one.HasField("g")]
-    nodes = [one for graph in graphs for one in graph.node]
+    graphs = [part.g for part in node.attribute if part.HasField("g")]
+    nodes = [part for graph in graphs for part in graph.node]
     names = {value.name for graph in graphs for value in graph.output}
-    return names.union(*(one.input for one in nodes), *map(_outer_names, nodes))
+    return names.union(*(part.input for part in nodes), *map(_outer_names, nodes))

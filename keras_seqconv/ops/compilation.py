@@ -219,8 +219,8 @@ def padded_rows(tensor):
     if compiled_by_xla() or in_export() or not _may_compile:
         return tensor
     _, extra = _size_and_extra(tensor, axis=0)
-    known = isinstance(extra, int) and extra == 0
-    return tensor if known else _padded(tensor, 0, extra)
+    is_empty = isinstance(extra, int) and extra == 0
+    return tensor if is_empty else _padded(tensor, 0, extra)
 
 
 def _function(formula, static, tensors, rows, jit_compile):
@@ -320,15 +320,17 @@ def _tangent():
         return jax.jvp(lambda *t: function(*t, *rest), tensors, values[:count])[1]
 
     def transpose(upstream, *values, function, gradient, count):
-        found = gradient(upstream, *values[count:])
-        return [*found[:count], *[None] * (len(values) - count)]
+        gradients = gradient(upstream, *values[count:])
+        return [*gradients[:count], *[None] * (len(values) - count)]
 
     def moved(values, tangents, **static):
         call = functools.partial(tangent, **static)
         return jax.jvp(call, values, [*map(ad.instantiate_zeros, tangents)])
 
     def batched(values, axes, function, gradient, count):
-        values = jax.vmap(lambda *one: one, axes)(*values)  # all of them batched
+        values = jax.vmap(lambda *values_of_one: values_of_one, axes)(
+            *values
+        )  # all of them batched
         static = {"function": jax.vmap(function), "gradient": jax.vmap(gradient)}
         return made.bind(*values, **static, count=count), 0
 
@@ -358,7 +360,9 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
 
         @differentiable.defjvp
         def moved(tensors, tangents):
-            count = sum(keras.backend.is_float_dtype(one.dtype) for one in tensors)
+            count = sum(
+                keras.backend.is_float_dtype(tensor.dtype) for tensor in tensors
+            )
             static = {"function": function, "gradient": gradient, "count": count}
             tangents = _tangent().bind(*tangents[:count], *tensors, **static)
             return differentiable(*tensors), tangents

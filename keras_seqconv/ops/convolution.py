@@ -147,8 +147,8 @@ class _DepthwiseOperation(keras.Operation):
         shape = list(inputs.shape)
         if self.kind is _DYNAMIC:  # what one argument leaves open the other tells
             shape[:2] = [
-                known if known is not None else other
-                for known, other in zip(shape[:2], kernel.shape[:2], strict=True)
+                size if size is not None else other
+                for size, other in zip(shape[:2], kernel.shape[:2], strict=True)
             ]
         return keras.KerasTensor(shape, dtype=_dtype(inputs))
 

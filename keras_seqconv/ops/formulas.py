@@ -280,11 +280,13 @@ def shared_kernel_gradient_in_a_loop(upstream, inputs, heads, taps, left):
     """
     batch, length, channels = ops.shape(inputs)
     padded = _pad_time(inputs, left, taps - 1 - left)
-    one = ops.shape(inputs[:1])[0]  # or none, of an empty batch
+    num_rows = ops.shape(inputs[:1])[0]  # or none, of an empty batch
 
     def add(row, total):
-        reached = ops.slice(padded, (row, 0, 0), (one, length + taps - 1, channels))
-        rows = ops.slice(upstream, (row, 0, 0), (one, length, channels))
+        reached = ops.slice(
+            padded, (row, 0, 0), (num_rows, length + taps - 1, channels)
+        )
+        rows = ops.slice(upstream, (row, 0, 0), (num_rows, length, channels))
         columns = [
             ops.sum(rows * reached[:, tap : _stop(tap, taps)], axis=(0, 1))
             for tap in range(taps)

@@ -319,9 +319,9 @@ def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, si
     return by_hidden, ops.cast(by_table, table.dtype), None, None, None, None
 
 
-def _zeros_and_spare(like):
+def _zeros_and_spare(tensor):
     """Zeros of the shape of `like` with one more row, which takes what is surplus."""
-    return ops.concatenate([ops.zeros_like(like), ops.zeros_like(like[:1])], axis=0)
+    return ops.concatenate([ops.zeros_like(tensor), ops.zeros_like(tensor[:1])], axis=0)
 
 
 def _over_blocks(body, carried, order, first, count, size):

@@ -133,7 +133,11 @@ def _share_weights(*graphs) -> bytes:
                 values = values.T
                 tensor.dims[:] = values.shape
                 for node in factors[tensor.name]:
-                    kept = [one for one in node.attribute if one.name != "transB"]
+                    kept = [
+                        attribute
+                        for attribute in node.attribute
+                        if attribute.name != "transB"
+                    ]
                     turned = [*kept, helper.make_attribute("transB", 1)]
                     del node.attribute[:]
                     node.attribute.extend(turned)
@@ -159,17 +163,19 @@ def _factors(model) -> dict:
 
     values = onnx.shape_inference.infer_shapes(model).graph.value_info
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
-    found = {tensor.name: [] for tensor in model.graph.initializer}
+    uses = {tensor.name: [] for tensor in model.graph.initializer}
     for node in model.graph.node:
-        is_turned = any(one.name == "transB" and one.i for one in node.attribute)
+        is_turned = any(
+            attribute.name == "transB" and attribute.i for attribute in node.attribute
+        )
         is_product = node.op_type == "Gemm" and not is_turned
         is_product |= node.op_type == "MatMul" and ranks.get(node.input[0]) == 2
         for place, name in enumerate(node.input):
-            if is_product and place == 1 and name in found:
-                found[name].append(node)
+            if is_product and place == 1 and name in uses:
+                uses[name].append(node)
             else:
-                found.pop(name, None)
-    return found
+                uses.pop(name, None)
+    return uses
 
 
 def _digest(values: np.ndarray) -> bytes:

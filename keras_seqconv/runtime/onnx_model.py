@@ -173,9 +173,9 @@ class OnnxModel:
         best = best_ended(task, sentences)
         tokens, beams = follow(of_all.backpointers, best, task.strategy)
         with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
-            found = hypotheses(task.constraints.model, best, of_all, tokens, beams)
-        return found._replace(
-            ids=found.ids.astype("int32"), lengths=found.lengths.astype("int32")
+            results = hypotheses(task.constraints.model, best, of_all, tokens, beams)
+        return results._replace(
+            ids=results.ids.astype("int32"), lengths=results.lengths.astype("int32")
         )
 
     def _begun(self, options, source_ids, prefix_ids, seeds) -> tuple:
@@ -286,9 +286,9 @@ def _step_graph(task: SearchTask, common, rows: Rows, sentences: Sentences) -> t
 
     before = map_leaves(value, (rows, sentences))
     *after, records = advance(task, common, *before)
-    given, outputs = _named(*before), {}
+    inputs, outputs = _named(*before), {}
     for name, value in _named(*after).items():
-        if name in given and value is not given[name]:
+        if name in inputs and value is not inputs[name]:
             outputs[f"next_{name}"] = value
     outputs |= _named(records)
     return graph.model(outputs), [*outputs]

@@ -101,11 +101,11 @@ def weights_not_finite(model) -> list[str]:
 @contextlib.contextmanager
 def warnings_as_lines(say: Callable[[str], None]) -> Iterator[None]:
     """Warnings in the block are lines, each once, without the code they come from."""
-    said = set()
+    shown = set()
 
     def show(message, *place, **more):
-        if str(message) not in said:
-            said.add(str(message))
+        if str(message) not in shown:
+            shown.add(str(message))
             say(str(message))
 
     with warnings.catch_warnings():
@@ -113,7 +113,7 @@ def warnings_as_lines(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-class Progress:
+class ProgressLine:
     """One line that is written anew on a terminal; elsewhere a line now and then.
 
     Args:

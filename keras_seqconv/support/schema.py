@@ -8,9 +8,8 @@ options, or a union of such classes; each may be optional.
 import dataclasses
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -59,7 +58,7 @@ def kind_of(field: dataclasses.Field):
     return kinds[0] if len(kinds) == 1 else kinds
 
 
-def checked(field: dataclasses.Field, value):
+def checked_value(field: dataclasses.Field, value):
     """The value as the field has it, or ValueError."""
     if value is None and types.NoneType in typing.get_args(field.type):
         return None
@@ -92,8 +91,11 @@ def checked(field: dataclasses.Field, value):
 
 def _checked_integers(name: str, values, rule) -> tuple[int, ...]:
     """The integers of a list, an array or a tensor."""
-    values = np.asarray(values) if hasattr(values, "shape") else values
-    if isinstance(values, str) or not np.iterable(values):
+    if hasattr(values, "shape"):
+        import numpy as np  # no flag needs it, and it takes a moment
+
+        values = np.asarray(values).tolist()
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(
             f"`{name}` must be a list of integers. Received: {name}={values!r}"
         )
@@ -124,7 +126,7 @@ class Options:
         for field in dataclasses.fields(self):
             # Numbers of NumPy become those of Python, which JSON can hold.
             object.__setattr__(
-                self, field.name, checked(field, getattr(self, field.name))
+                self, field.name, checked_value(field, getattr(self, field.name))
             )
 
     @classmethod

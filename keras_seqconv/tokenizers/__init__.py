@@ -39,6 +39,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from keras_seqconv.support.arguments import check_boolean, check_choice, public_names
+from keras_seqconv.support.files import naming_file, read_lines
 from keras_seqconv.tokenizers.common import (
     SETTINGS,
     SPECIAL_SYMBOLS,
@@ -69,6 +70,7 @@ __all__ = [
     "WordTokenizer",
     "load_tokenizer",
     "read_alignment_dictionary",
+    "read_vocabulary",
     "replace_unknowns",
     "train_tokenizers",
 ]
@@ -81,6 +83,8 @@ _CLASSES = {
     "moses_bpe": DictionaryTokenizer,
 }
 KINDS = tuple(_CLASSES)
+# Kinds that `read_vocabulary` reads.
+VOCABULARIES = ("words", "characters", "sentencepiece")
 
 
 def train_tokenizers(
@@ -135,6 +139,26 @@ def train_tokenizers(
     if joint:
         return (train(itertools.chain(*texts), **options),) * 2
     return tuple(train(side, **options) for side in texts)
+
+
+def read_vocabulary(kind: str, path: str | os.PathLike) -> Tokenizer:
+    """A tokenizer of a vocabulary in a file.
+
+    Args:
+        kind: "words" or "characters" for a text file with a token a line, in the order
+            of the ids, from 4 on; "sentencepiece" for a model of sentencepiece.
+        path: the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: names the file that is no vocabulary of this kind.
+        ImportError: a package is missing (extra `mt`).
+    """
+    check_choice("kind", kind, VOCABULARIES)
+    with naming_file(path, "holds no vocabulary"):
+        if kind == "sentencepiece":
+            return SentencePieceTokenizer(Path(path).read_bytes())
+        return _CLASSES[kind](read_lines(path))
 
 
 def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:

@@ -18,6 +18,7 @@ from keras_seqconv.support.files import naming_file, read_json, write_file, writ
 from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import Run, read_run
 from keras_seqconv.training.text import Text, read_tokenizers, sentences_of
+from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import check_writable, save_with_graphs
 from keras_seqconv.translation.translate_files import BREAKS
 from keras_seqconv.translation.translator import LanguageGenerator, Translator
@@ -36,7 +37,7 @@ def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = "
         translator = Translator(
             model,
             *tokenizers,
-            dataclasses.asdict(recipe.search),
+            recipe.search,
             max_source_length=run.options.truncate_source,
             languages=run.languages,
         )
@@ -59,7 +60,7 @@ def finish(run: Run, text: Text, model, say) -> dict:
     say(save_with_graphs(translator, run.model, overwrite=True))
     try:
         curves = plots.learning_curves({run.folder.name: read_log(run.log)})
-        plots.save(curves, run.folder / "curves.png")
+        plots.save_figure(curves, run.folder / "curves.png")
     except ImportError as error:
         say(f"No picture of the learning curves: {error}")
     if recipe.search is None:
@@ -111,6 +112,18 @@ def _average_or_best(run: Run, text: Text, translator) -> str:
     )
 
 
+def metrics_of_test(
+    options: TrainingOptions, language: str | None = None, references: Sequence = ()
+) -> tuple[str, ...]:
+    """Metrics of the test split: the options', or those of the task and its texts."""
+    if options.metrics is not None:
+        return tuple(name.strip() for name in options.metrics.split(","))
+    metric = PRESETS[options.preset].task.metric
+    if metric in ("rouge", "exact"):
+        return ("rouge",) if metric == "rouge" else ("exact", "wer", "cer")
+    return evaluation.usual_metrics(language, references)
+
+
 def _translations(run: Run, text: Text, translator, split, say) -> dict:
     sources, references = sentences_of(text.corpus, split)
     say(f"Translating {len(sources):,} test sentences ...")
@@ -121,9 +134,12 @@ def _translations(run: Run, text: Text, translator, split, say) -> dict:
     write_file(run.folder / "test.hypotheses", lines.encode())
     say(f"{len(sources) / seconds:.0f} sentences a second")
     task, language = PRESETS[run.options.preset].task, translator.target_language
-    usual = ["rouge"] if task.metric == "rouge" else evaluation.usual_metrics(language)
-    scores = evaluation.scores(hypotheses, references, usual, target_language=language)
-    if task.metric not in usual and evaluation.has_spaces(language):
+    metrics = metrics_of_test(run.options, language, references)
+    scores = evaluation.scores(
+        hypotheses, references, metrics, target_language=language
+    )
+    published = task.metric not in metrics and "bleu" in metrics
+    if published and evaluation.has_spaces(language):
         scores += evaluation.scores(
             hypotheses, references, [task.metric], lowercase=task.lowercase
         )

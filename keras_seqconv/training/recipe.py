@@ -14,15 +14,15 @@ import keras
 from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
-from keras_seqconv.presets import PARTS, PRESETS, Recipe, Schedule, options_of
+from keras_seqconv.presets import PARTS, PRESETS, Recipe, ScheduleOptions, options_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
 # What language models have nothing of.
 _OF_PAIRS = (
-    "joint_vocabulary", "min_length", "max_length", "max_ratio", "truncate_source",
-    "validation_bleu",
+    "source_tokenizer", "target_tokenizer", "joint_vocabulary", "min_length",
+    "max_length", "max_ratio", "truncate_source", "validation_bleu", "metrics",
 )  # fmt: skip
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate", "early_stopping")
@@ -100,15 +100,17 @@ def _of_kind(name: str, part, kind: str | None):
     """The recipe's optimizer or schedule, or one of another kind."""
     if kind in (None, part.name):
         return part
-    common = fields(Schedule)[1:] if name == "schedule" else ()  # all but its name
+    common = (
+        fields(ScheduleOptions)[1:] if name == "schedule" else ()
+    )  # all but its name
     kinds = {cls.name: cls for cls in PARTS[name]}
     return kinds[kind](**{field.name: getattr(part, field.name) for field in common})
 
 
 def _changed(part, options: TrainingOptions):
     """A recipe, or a part of it, with what the options say instead."""
-    given = {f.name: getattr(options, name) for name, f in options_of(part).items()}
-    return replace(part, **{key: v for key, v in given.items() if v is not None})
+    changes = {f.name: getattr(options, name) for name, f in options_of(part).items()}
+    return replace(part, **{key: v for key, v in changes.items() if v is not None})
 
 
 def _check_given(options: TrainingOptions, recipe: Recipe, parts: dict) -> None:
@@ -183,27 +185,33 @@ def warm_start(model, folder: str, tokenizers) -> str:
     Raises:
         ValueError: the tokenizers differ, or no weight has its like.
     """
-    given = load(folder)
-    theirs = [tokenizer_fingerprint(one) for one in given.tokenizers.values()]
-    ours = [tokenizer_fingerprint(one) for one in tokenizers if one is not None]
-    if ours != theirs:
+    source = load(folder)
+    fingerprints = [
+        [
+            tokenizer_fingerprint(tokenizer)
+            for tokenizer in side
+            if tokenizer is not None
+        ]
+        for side in (tokenizers, source.tokenizers.values())
+    ]
+    if fingerprints[0] != fingerprints[1]:
         raise ValueError(
             "`initialize_from` must have the tokenizers of the run, or its ids mean "
             "other words: leave out `tokenizer`, or train another model. "
             f"Received: {folder}"
         )
-    known, fresh = dict(_weights_by_name(given.model)), []
+    source_weights, fresh = dict(_weights_by_name(source.model)), []
     weights = list(_weights_by_name(model))
     for key, variable in weights:
-        like = known.get(key)
-        if like is not None and like.shape == variable.shape:
-            variable.assign(like)
+        weight = source_weights.get(key)
+        if weight is not None and weight.shape == variable.shape:
+            variable.assign(weight)
         else:
             fresh.append(key[0])
     if len(fresh) == len(weights):
         raise ValueError(
             "`initialize_from` must have weights of the same names and shapes. "
-            f"Received: {folder} ({type(given.model).__name__})"
+            f"Received: {folder} ({type(source.model).__name__})"
         )
     news = f"; new are {', '.join(fresh[:3])}{', ...' * (len(fresh) > 3)}"
     taken = len(weights) - len(fresh)

@@ -35,7 +35,7 @@ _AFFECTS = {
     **dict.fromkeys(
         ("max_updates", "max_epochs", "early_stopping", "stop_learning_rate", "average",
          "average_kind", "num_beams", "length_penalty", "max_translation_length",
-         "monitor", "num_hosts"),
+         "monitor", "metrics", "num_hosts"),
         "result",
     ),
     **dict.fromkeys(

@@ -84,7 +84,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             the preset needs; options for a validation split, and there is none.
     """
     preset = PRESETS[options.preset]
-    given = options.source_language, options.target_language
+    named_languages = options.source_language, options.target_language
     try:
         corpus = open_corpus(
             options.dataset,
@@ -98,7 +98,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             on_error="skip" if options.skip_bad_lines else "raise",
         )
     except WrongLanguages as error:
-        if preset.is_language_model and not any(given) and error.languages:
+        if preset.is_language_model and not any(named_languages) and error.languages:
             raise ValueError(
                 f"`target_language` must name the text that {options.preset}, a "
                 f"language model, learns of {options.dataset}: one of "
@@ -106,7 +106,7 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
             ) from None
         raise
     languages = corpus.source_language, corpus.target_language
-    if not any(given) and preset.task.languages not in (None, languages):
+    if not any(named_languages) and preset.task.languages not in (None, languages):
         raise ValueError(
             "`source_language` and `target_language` must be given: "
             f"{options.preset} translates {' to '.join(preset.task.languages)}, and "
@@ -231,12 +231,7 @@ def tokenizers_of(run, corpus, say) -> tuple:
     if run.tokenizers.exists():
         pair = read_tokenizers(run.tokenizers)
     else:
-        choice = run.options.tokenizer or run.options.initialize_from
-        if choice is not None and choice not in tokenizers.KINDS:
-            pair = read_tokenizers(Path(choice))
-            _check_tokenizers(run.options, pair, choice)
-        else:
-            pair = _learned_tokenizers(run.options, corpus, say)
+        pair = _new_tokenizers(run.options, corpus, say)
         with atomic_directory(run.tokenizers) as folder:
             for name, tokenizer in zip(_FOLDERS[0], pair, strict=True):
                 if tokenizer is not None and not (
@@ -246,6 +241,30 @@ def tokenizers_of(run, corpus, say) -> tuple:
     if run.options.shares_all_embeddings:
         check_one_vocabulary(*pair)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]
+
+
+def _new_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
+    """The tokenizers that the options name, read or trained."""
+    source, target = options.tokenizers
+    if PRESETS[options.preset].is_language_model or source == target:
+        return _tokenizers(options, target, ("source", "target"), corpus, say)
+    pair = [
+        _tokenizers(options, choice, (side,), corpus, say)
+        for side, choice in zip(("source", "target"), (source, target), strict=True)
+    ]
+    return pair[0][0], pair[1][1]
+
+
+def _tokenizers(options, choice: str, sides: tuple, corpus, say) -> tuple:
+    """Tokenizers of both sides by one choice, of which those of `sides` are used."""
+    kind, _, file = choice.partition(":")
+    if file and kind in tokenizers.VOCABULARIES:
+        return (tokenizers.read_vocabulary(kind, file),) * 2
+    if choice in tokenizers.KINDS:
+        return _learned_tokenizers(options, choice, sides, corpus, say)
+    pair = read_tokenizers(Path(choice))
+    _check_tokenizers(options, pair, choice)
+    return pair
 
 
 def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> None:
@@ -277,16 +296,17 @@ def read_tokenizers(folder: Path) -> tuple:
                 pair = [tokenizers.load_tokenizer(path) for path in folders]
                 return pair[0], pair[-1]
     raise ValueError(
-        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, or the folder of a "
-        f"run, a prepared corpus or a model. Received: {folder}"
+        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, a vocabulary such "
+        "as words:FILE, or the folder of a run, a prepared corpus or a model. "
+        f"Received: {folder}"
     )
 
 
-def _learned_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
+def _learned_tokenizers(options, kind: str, sides: tuple, corpus, say) -> tuple:
     preset = PRESETS[options.preset]
-    kind = options.tokenizer or preset.task.tokenizer
     single = preset.is_language_model
-    joint = single or options.joint_vocabulary
+    sides = ("target",) if single else sides
+    joint = len(sides) == 1 or options.joint_vocabulary
     if joint is None:
         joint = options.shares_all_embeddings
     size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
@@ -296,6 +316,11 @@ def _learned_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         )
     more, unit = {"vocabulary_size": size}, "entries"
     if kind == "moses_bpe":
+        if not single and len(sides) == 1:
+            raise ValueError(
+                "`tokenizer` must be moses_bpe for both sides or none: its merges are "
+                f"learned from both. Received: {' and '.join(options.tokenizers)}"
+            )
         # As in the papers' recipes: merges are given, entries follow from them.
         source = corpus.source_language or corpus.target_language
         languages, unit = (source, corpus.target_language), "merges"
@@ -304,19 +329,17 @@ def _learned_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
         more["at_most"] = True  # it was meant for another corpus
     if single and kind.startswith("sentencepiece"):
         more["remove_extra_whitespaces"] = False  # of a running text it is content
-    sides = "" if joint else "s"
+    noun = "tokenizer" if joint else "tokenizers"
+    noun += f" of the {sides[0]}" if len(sides) == 1 and not single else ""
     limit = f", at most {size} {unit}" if size else ""
-    say(f"Training the tokenizer{sides} ({kind}{limit}) ...")
-    targets = corpus.texts("train", "target")
+    say(f"Training the {noun} ({kind}{limit}) ...")
+    texts = {
+        side: corpus.texts("train", side) if side in sides else ()
+        for side in ("source", "target")
+    }
     if single and kind == "characters":  # line breaks are characters too
-        targets = (f"{line}\n" for line in targets)
-    pair = tokenizers.train_tokenizers(
-        kind,
-        () if single else corpus.texts("train", "source"),
-        targets,
-        joint=joint,
-        **more,
-    )
+        texts["target"] = (f"{line}\n" for line in texts["target"])
+    pair = tokenizers.train_tokenizers(kind, *texts.values(), joint=joint, **more)
     sizes = [tokenizer.vocabulary_size for tokenizer in (pair[:1] if joint else pair)]
     say(f"Entries: {' and '.join(map(str, sizes))}")
     return pair

@@ -9,13 +9,14 @@ import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.devices import Devices, find_devices
-from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.presets import Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
 from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (
     MAX_TRANSLATED,
     finish,
     headline,
+    metrics_of_test,
     translator_of,
 )
 from keras_seqconv.training.recipe import (
@@ -95,10 +96,8 @@ def _devices_and_recipe(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_architecture(options, recipe.precision)
-    if PRESETS[options.preset].task.metric == "rouge":
-        require("rouge_score", "rouge")
-    elif recipe.search is not None:
-        require("sacrebleu", "mt")
+    if recipe.search is not None:
+        evaluation.check_metrics(metrics_of_test(options))
     if options.tensorboard:
         require("tensorboard", "mt")
     return devices, recipe
@@ -120,9 +119,11 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
-    if PRESETS[options.preset].task.metric not in ("rouge", "perplexity"):
+    if recipe.search is not None:
         # Fail early if the tokenizer that scoring needs is not installed.
-        evaluation.metric_of("bleu", target_language=run.languages[1])
+        evaluation.check_metrics(
+            metrics_of_test(options), target_language=run.languages[1]
+        )
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
     say(
         f"{options.preset}: {model.count_params():,} parameters; "

@@ -44,7 +44,7 @@ CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
 GRAPHS, _NOTES = "onnx", "graphs.json"
 _GRAPH_FILES = ("start.onnx", "step.onnx", "weights.bin")
-_WRITE_GRAPHS = f"import {__name__} as m, sys; m.write_graphs(sys.argv[1])"
+_WRITE_GRAPHS = f"import {__name__} as m, sys; m.write_model_graphs(sys.argv[1])"
 _REQUIRED = {"model", "folded", "search", "max_source_length", SOURCE, TARGET}
 # Of a serialized Keras object, which no argument from a file may be.
 _SERIALIZED = ('"class_name":', '"module":', '"registered_name":')
@@ -102,7 +102,7 @@ def save_with_graphs(text_model, directory: str | os.PathLike, overwrite: bool) 
     """
     text_model.save(directory, overwrite)
     try:
-        write_graphs(directory, text_model.model)
+        write_model_graphs(directory, text_model.model)
         return f"Written to {directory}, with graphs for ONNX Runtime"
     except Exception as error:  # of any kind, where a converter does not know a model
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -150,7 +150,7 @@ def write(
         "folded": any(
             hasattr(layer, "g") and layer.g is None for layer in model._flatten_layers()
         ),
-        "search": text_model.search,
+        "search": text_model.search_config(),
         "max_source_length": text_model.chosen_length,
         "languages": (text_model.source_language, text_model.target_language),
         "trained": text_model.trained,
@@ -164,10 +164,10 @@ def write(
                 tokenizer.save(folder / side)
         write_json(folder / CONFIG, config)
         if onnx:
-            write_graphs(folder, model)
+            write_model_graphs(folder, model)
 
 
-def write_graphs(folder: str | os.PathLike, model=None) -> None:
+def write_model_graphs(folder: str | os.PathLike, model=None) -> None:
     """Adds the graphs for ONNX Runtime to a model directory, completely or not at all.
 
     Args:
@@ -189,13 +189,13 @@ def write_graphs(folder: str | os.PathLike, model=None) -> None:
         if done.returncode:
             raise ValueError((done.stderr.splitlines() or ["a process has ended"])[-1])
         return
-    from keras_seqconv.models.onnx_graphs import write_graphs as write_files
+    from keras_seqconv.models.onnx_graphs import write_graphs
 
     model = model or read(folder)["model"]
     with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
         graphs = Path(parent, GRAPHS)
         graphs.mkdir()
-        write_files(model, graphs, weights_digest=digest(folder / WEIGHTS))
+        write_graphs(model, graphs, weights_digest=digest(folder / WEIGHTS))
         notes = read_json(graphs / _NOTES)
         notes["files"] = {name: digest(graphs / name) for name in _GRAPH_FILES}
         write_json(graphs / _NOTES, notes)

@@ -28,9 +28,7 @@ from keras_seqconv.support.arguments import (
 )
 from keras_seqconv.translation import model_directory
 
-# Always written down, so that a folder says what its search does.
-_ALWAYS_KEPT = ("num_beams", "length_penalty", "max_length")
-# Say how much of the result is returned, not what is searched.
+# Options of a call: how much of the result is returned.
 _OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 # Logits that `score` makes at a time, in elements.
 _LOGITS = 1 << 26
@@ -69,13 +67,9 @@ class TextModel:
         if parallel_batches is not None:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
-        search = dict(search or {})
-        options = _options_of(BeamOptions, search, _OF_A_CALL)
-        # As JSON has it, so that saving and loading changes nothing.
-        self.search = {}
-        for name in (*_ALWAYS_KEPT, *search):
-            value = getattr(options, name)
-            self.search[name] = list(value) if isinstance(value, tuple) else value
+        if not isinstance(search, BeamOptions):
+            search = BeamOptions.from_names(dict(**(search or {}), **_OF_A_CALL))
+        self.search = search
         specials = ("pad_id", "start_id", "end_id", "unk_id")
         expected = [(special, getattr(model, special)) for special in specials]
         for side, tokenizer in tokenizers.items():
@@ -111,13 +105,22 @@ class TextModel:
             cls: `BeamOptions` or `SampleOptions`.
             **fixed: options that may not be given.
         """
-        options = _options_of(cls, search, fixed, self.search)
+        names = {field.name for field in dataclasses.fields(cls)}
+        defaults = {
+            name: getattr(self.search, name) for name in names & {*vars(self.search)}
+        }
+        options = cls.from_names({**defaults, **dict(**search, **fixed)})
         for tokenizer in [*self.tokenizers.values()][-1:]:
             if tokenizer.in_graph:
                 never = {*options.suppressed_ids, *tokenizer.unspellable_ids}
                 never = tuple(sorted(never))
                 options = dataclasses.replace(options, suppressed_ids=never)
         return options
+
+    def search_config(self) -> dict:
+        """The options of the search, as a model directory has them."""
+        options = dataclasses.asdict(self.search)
+        return {name: options[name] for name in options.keys() - _OF_A_CALL}
 
     def save(
         self,
@@ -206,7 +209,7 @@ class TextModel:
     def _scores(self, name, targets, options, sources=None) -> list[float]:
         """`decoding.score` of targets, with sources if the model has them."""
         model, function = self.model, self._of_decoding("score")
-        defaults = {key: self.search[key] for key in OF_SCORES if key in self.search}
+        defaults = {name: getattr(self.search, name) for name in OF_SCORES}
         check_lengths(name, targets, model.max_target_length)
         pairs = zip(targets, sources or targets, strict=True)
         lengths = [max(map(len, pair)) for pair in pairs]
@@ -253,18 +256,6 @@ class UnknownTokens:
                 f"model; texts with unknown tokens: {self.texts:,}"
             )
             show(message, **options)
-
-
-def _options_of(cls, search: Mapping, fixed: Mapping, defaults: Mapping | None = None):
-    """`cls` of the options in `search`, which names no fixed one, and of defaults.
-
-    Defaults that the class does not have are those of another search.
-    """
-    names = {field.name for field in dataclasses.fields(cls)}
-    defaults = {
-        name: value for name, value in (defaults or {}).items() if name in names
-    }
-    return cls.from_names({**defaults, **dict(**search, **fixed)})
 
 
 # --- Batches ---

@@ -18,7 +18,7 @@ from typing import BinaryIO, TextIO
 
 import numpy as np
 
-from keras_seqconv.support import Progress, clock
+from keras_seqconv.support import ProgressLine, clock
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_file,
@@ -163,7 +163,7 @@ class _Run:
 
     def __init__(self, translator, options, format, report, progress, size):
         self.translator, self.options, self.format = translator, options, format
-        self.report, self.shown, self.size = report, Progress(progress), size
+        self.report, self.shown, self.size = report, ProgressLine(progress), size
         self.unknown, self.first_byte, self.position = UnknownTokens(), 0, 0
 
     def records(self, texts: list[str]) -> list[str]:

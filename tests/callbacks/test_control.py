@@ -1,7 +1,6 @@
 """Rates are as fairseq and PyTorch would set them; training ends where it should."""
 
 import signal
-import threading
 
 import keras
 import numpy as np
@@ -116,32 +115,6 @@ def test_signal_waits_for_the_end_of_the_update(tmp_path):
     assert (state["update"], state["position"]) == (2, 6)
 
 
-def test_second_interrupt_aborts_at_once():
-    model = make_model()
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, [GracefulStop(), Probe(2, send(signal.SIGINT, 2))], max_epochs=2)
-    assert completed(model) == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_handlers_come_back_after_an_error_and_are_of_the_main_thread():
-    before, stop = signal.getsignal(signal.SIGTERM), GracefulStop()
-
-    def fail():
-        assert signal.getsignal(signal.SIGTERM) is not before
-        raise RuntimeError("on purpose")
-
-    data = Stream().dataset().take(2)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        make_model().fit(data, callbacks=[stop, Probe(1, fail)], shuffle=False)
-    stop.close()
-    assert signal.getsignal(signal.SIGTERM) is before
-    thread = threading.Thread(target=stop.on_train_begin)
-    thread.start()
-    thread.join()
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 def test_nothing_is_trained_beyond_max_updates():
     model = make_model()
     for _ in range(2):
@@ -198,3 +171,11 @@ def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(monkeypatch):
     before = completed(model)
     fit(model, [nan], max_epochs=3)
     assert "scale of the loss" in nan.message and completed(model) <= before + 1
+
+
+def test_second_interrupt_aborts_at_once():
+    model = make_model()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, [GracefulStop(), Probe(2, send(signal.SIGINT, 2))], max_epochs=2)
+    assert completed(model) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

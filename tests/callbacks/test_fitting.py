@@ -139,17 +139,6 @@ def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
     checkpoints.check(checkpoints.path_of(tmp_path, 5))
 
 
-def test_states_of_callbacks(tmp_path):
-    stops = [EarlyStopping(10, "loss"), EarlyStopping(10, "loss", "max")]
-    kept = Checkpoints(tmp_path, recipe={"name": "small"})
-    fit(make_model(), [*stops, kept], max_epochs=2)
-    assert latest(tmp_path, "recipe") == ({"name": "small"},)
-    again = [EarlyStopping(10, "loss") for _ in range(2)]
-    fit(make_model(), [*again, kept], max_epochs=2, directory=tmp_path)
-    for one, other in zip(stops, again, strict=True):
-        assert one.get_state() == other.get_state()
-
-
 def test_train_function_is_made_once(tmp_path):
     traces = []
 
@@ -177,3 +166,14 @@ def test_streams_have_the_ids_of_the_model():
             fit(model, stream=stream, updates=1)
         with pytest.raises(ValueError, match=f"`data` must have the {words}"):
             fit(model, [Validate(stream)], updates=1)
+
+
+def test_states_of_callbacks(tmp_path):
+    stops = [EarlyStopping(10, "loss"), EarlyStopping(10, "loss", "max")]
+    kept = Checkpoints(tmp_path, recipe={"name": "small"})
+    fit(make_model(), [*stops, kept], max_epochs=2)
+    assert latest(tmp_path, "recipe") == ({"name": "small"},)
+    again = [EarlyStopping(10, "loss") for _ in range(2)]
+    fit(make_model(), [*again, kept], max_epochs=2, directory=tmp_path)
+    for one, other in zip(stops, again, strict=True):
+        assert one.get_state() == other.get_state()

@@ -15,9 +15,8 @@ from keras_seqconv.callbacks import (
     Validate,
     ValidationBLEU,
 )
-from keras_seqconv.callbacks.fitting import FetchedLogs
 from keras_seqconv.callbacks.reporting import read_log
-from keras_seqconv.support import Progress as Lines
+from keras_seqconv.support import ProgressLine
 from tests.backends import to_numpy
 from tests.callbacks.small import Stream, fit, make_model, same
 from tests.processes import full_disk
@@ -144,21 +143,6 @@ def test_log_has_null_for_nan_and_names_itself_on_a_full_disk(tmp_path):
     assert error.value.filename == str(log.path)
 
 
-def test_logs_are_fetched_when_they_are_looked_at():
-    fetched = []
-
-    class Value:
-        def __array__(self, dtype=None, copy=None):
-            fetched.append(self)
-            return np.asarray(3.0)
-
-    logs = FetchedLogs({"loss": Value(), "nll": Value()})
-    assert "loss" in logs and len(logs) == 2 and not fetched
-    assert logs["loss"] == logs["loss"] == 3.0 and len(fetched) == 1
-    logs["val_loss"] = 1.0
-    assert dict(logs) == {"loss": 3.0, "nll": 3.0, "val_loss": 1.0}
-
-
 # --- Terminal, TensorBoard ---
 
 
@@ -175,7 +159,7 @@ class Gone(Terminal):
 def test_progress_on_a_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
-    progress = Progress(max_updates=7, lines=Lines(stream, 0.0))
+    progress = Progress(max_updates=7, lines=ProgressLine(stream, 0.0))
     fit(make_model(), [progress, Validate(Stream())], updates=7)
     text = stream.getvalue()
     shown = [line.strip() for line in text.split("\r\x1b[K")]
@@ -186,33 +170,4 @@ def test_progress_on_a_terminal(monkeypatch):
     stays = [line.split("\x1b[K")[-1].split("  ")[0] for line in text.split("\n")]
     assert stays == ["update 5/7", "update 7/7", ""]
     assert text.count("val_loss") == 2
-    fit(make_model(), [Progress(lines=Lines(Gone(), 0.0))], updates=2)
-
-
-def test_progress_elsewhere_writes_plain_lines():
-    stream = io.StringIO()
-    lines = Lines(stream, plain_seconds=1000.0)
-    fit(make_model(), [Progress(max_epochs=2, lines=lines)], max_epochs=2)
-    fit(make_model(), [Progress(max_updates=1, lines=lines)], updates=1)
-    first, second, single = stream.getvalue().splitlines()  # the ends of the epochs
-    assert first.startswith("update 5  epoch 1/2  loss ") and "lr 5.00e-02" in first
-    assert first.endswith(" left") and second.endswith("  0:00 left")
-    assert not set("\r\x1b") & set(stream.getvalue())
-    assert single.startswith("update 1/1  epoch 1  loss ")
-
-
-def test_the_time_left_is_that_since_the_first_update(monkeypatch):
-    """Half a second a batch; the clock stands still while a test computes."""
-    now, stream = [0.0], io.StringIO()
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def pass_time(batch, logs=None):
-        now[0] += 42.0 if batch == 0 else 0.5
-
-    progress = Progress(max_updates=40, lines=Lines(stream, plain_seconds=0.0))
-    clock = keras.callbacks.LambdaCallback(on_train_batch_begin=pass_time)
-    fit(make_model(run_eagerly=False), [clock, progress], 8, Stream(20))
-    first, second, *_, last = stream.getvalue().splitlines()
-    assert first == "Compiling the first update ..."
-    assert second.startswith("update 1/40") and not second.endswith("left")
-    assert last.endswith("  0:16 left")  # 32 batches
+    fit(make_model(), [Progress(lines=ProgressLine(Gone(), 0.0))], updates=2)

@@ -64,6 +64,20 @@ def test_given_hypotheses_and_comparison(folder, capsys):
     assert compared == metrics.split(",")[:-1]
 
 
+def test_error_rates(folder, capsys):
+    write(folder / "said", "K AE T", "D AO G")
+    write(folder / "meant", "K AA T", "D AO G")
+    options = ["evaluate", "--hypotheses", folder / "said"]
+    options += ["--reference", folder / "meant"]
+    lines = call(capsys, *options).output.splitlines()  # no text has four words
+    for line, start in zip(
+        lines, ("exact match|nrefs:1", "WER|", "CER|", "exact match 50.0"), strict=True
+    ):
+        assert line.startswith(start)
+    done = call(capsys, *options, "--reference", folder / "said", "--metrics", "wer")
+    assert done.output.splitlines()[-1] == "WER 0.0"
+
+
 def test_model(folder, tmp_path, capsys):
     scored = ["evaluate", folder / "model", "--source", folder / "source"]
     done = call(

@@ -66,6 +66,9 @@ def test_pictures(folder, tmp_path, capsys):
         drawn(capsys, tmp_path / "c.png", "dynamic-kernels", *arguments)
     systems = ["--hypotheses", folder / "right", folder / "wrong"]
     drawn(capsys, tmp_path / "d.png", "bleu-by-length", *files(folder), *systems)
+    texts = ["--hypotheses", folder / "wrong", "--reference", folder / "right"]
+    for unit in ("words", "characters"):
+        drawn(capsys, tmp_path / "e.png", "confusion", *texts, "--unit", unit)
 
 
 def test_attention(folder, tmp_path, capsys, monkeypatch):
@@ -105,6 +108,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         (["dynamic-kernels", folder / "light", *text], "DynamicConv"),
         (["dynamic-kernels", dynamic, *text, "--layer", "x"],
          "--layer must be one of encoder 1, decoder 1"),
+        (["confusion", *log, "--reference", one / "log.jsonl"], "the texts are equal"),
         (["bleu-by-length", *files(folder), *log], "texts. Received: 2 and 9"),
     ):  # fmt: skip
         found = refused(capsys, "plot", *arguments, "--output", tmp_path / "a.png")

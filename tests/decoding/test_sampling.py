@@ -19,7 +19,6 @@ DRAWS = 4000
     [
         (P, {}, [4, 5, 6, 7, UNK]),
         (P, {"top_k": 2}, [4, 5]),
-        (P, {"top_k": 50}, [4, 5, 6, 7, UNK]),
         (P, {"top_p": 0.3}, [4]),
         (P, {"top_p": 0.65}, [4, 5]),
         (P, {"top_p": 0.9, "top_k": 2}, [4, 5]),
@@ -67,7 +66,7 @@ def test_draws_repeat_with_a_seed_only():
     assert not np.array_equal(draw(generator), draw(generator))
 
 
-@pytest.mark.parametrize("top_k", [1, 3, 7, 20])
+@pytest.mark.parametrize("top_k", [3, 20])
 def test_options_of_a_call_may_be_tensors(top_k):
     """As an export has them: one graph for all values."""
     model = Recurrent(20, scale=1.0)

@@ -56,7 +56,7 @@ def cases_of(owner, texts: list[str], **options) -> list:
             ["score", {"text": reverse}, scores],
             ["generate", {"prompt": [], **draw}, {"generation": [], "score": []}],
         ]
-    count = options.get("num_beams", owner.search["num_beams"])
+    count = options.get("num_beams", owner.search.num_beams)
     n_best, scores = n_best_of(owner, texts, count, **options)
     best = {
         "translation": [row[0] for row in n_best],

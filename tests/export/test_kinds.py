@@ -77,12 +77,12 @@ def test_answers(kind, tmp_path):
         if hasattr(owner, "translate"):
             long, count = (
                 ["w1 " * 30],
-                options.get("num_beams", owner.search["num_beams"]),
+                options.get("num_beams", owner.search.num_beams),
             )
             expected = {"translation": n_best_of(owner, long, count, **options)[0]}
             cases.append(["translate_n_best", {"text": long}, expected])
         if "length_penalty" in options:  # it makes a difference
-            own = {**options, "length_penalty": owner.search["length_penalty"]}
+            own = {**options, "length_penalty": owner.search.length_penalty}
             assert owner.translate(texts, **own) != cases[0][2]["translation"]
     for name, inputs, expected in cases:
         found = run(name, inputs)

@@ -26,13 +26,6 @@ PAGE = (ROOT / "saved_models" / "README.md").read_text()
 FOUND = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", PAGE, re.MULTILINE)
 # Blocks of code by their first words.
 BLOCKS = {text.split()[0]: textwrap.dedent(text) for text in FOUND}
-# Of tensorflow_serving/model_servers/main.cc, those of the page.
-OFFICIAL = """
-port rest_api_port enable_batching batching_parameters_file model_config_file
-enable_per_model_batching_parameters model_config_file_poll_wait_seconds model_name
-model_base_path file_system_poll_wait_seconds tensorflow_intra_op_parallelism
-tensorflow_inter_op_parallelism enable_model_warmup xla_cpu_compilation_enabled
-"""
 # Where there is no curl.
 CURL = f"""\
 #!{sys.executable}
@@ -41,29 +34,6 @@ import sys, urllib.request
 body = options[1].encode() if options else None
 print(urllib.request.urlopen(url, body).read().decode())
 """
-
-
-def test_flags_and_files_are_those_of_the_server():
-    """Or flags of `saved_model_cli`."""
-    from google.protobuf import text_format
-    from tensorflow_serving.config import model_server_config_pb2 as official
-
-    flag = r"--([a-z]+_[a-z_]+)"
-    known = {*OFFICIAL.split(), *re.findall(flag, BLOCKS["python"])}
-    assert set(re.findall(flag, PAGE)) <= known
-    text = BLOCKS["model_config_list"]
-    message = text_format.Parse(text, official.ModelServerConfig())
-    (config,) = message.model_config_list.config
-    assert (config.name, config.base_path) == ("phrases", "/models/phrases")
-    assert config.model_version_policy.specific.versions == [1, 2]
-    assert dict(config.version_labels) == {"stable": 1}
-    # Of BatchingParameters, which the package of the other messages leaves out.
-    text = re.sub("#.*", "", BLOCKS["max_batch_size"])
-    names = re.findall(r"^(\w+)(?: \{ value)?: \w+", text, re.MULTILINE)
-    assert names == [
-        "max_batch_size", "batch_timeout_micros", "num_batch_threads",
-        "max_enqueued_batches", "pad_variable_length_inputs",
-    ]  # fmt: skip
 
 
 @pytest.mark.slow

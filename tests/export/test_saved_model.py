@@ -127,29 +127,6 @@ def test_ids_that_make_no_sense(pieces):
 
 
 @pytest.mark.slow
-def test_ids_are_cut_as_texts_are(pieces, language):
-    """However wide they are: attention is quadratic in what is computed."""
-    for (owner, _, run), text in ((pieces, "tea the "), (language, "w1 w2 ")):
-        texts = [text * 3000, text]
-        tokenizer = [*owner.tokenizers.values()][0]
-        rows = tf.ragged.constant(tokenizer.tokenize(texts), tf.int32)
-        ids, lengths = rows.to_tensor(1), tf.cast(rows.row_lengths(), tf.int32)
-        scored = {"target_ids": ids, "target_lengths": lengths}
-        if owner is language[0]:
-            whole = run["serving_default"](text=texts)
-            found = run["generate_ids"](prefix_ids=ids, lengths=lengths - 1)
-            expected = run["score"](text=texts)
-        else:
-            whole = run["serving_default"](text=texts)
-            found = run["translate_ids"](source_ids=ids, lengths=lengths)
-            expected = run["score"](text=texts, translation=texts)
-            scored |= {"source_ids": ids, "lengths": lengths}
-        np.testing.assert_array_equal(found["scores"][:, 0], whole["score"])
-        score = run["score_ids"](**scored)["score"]
-        np.testing.assert_array_equal(score, expected["score"])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pieces", "language"])
 def test_inputs_of_other_sizes(request, kind):
     """Every signature: nothing of nothing; rows for other texts are refused."""
@@ -189,19 +166,6 @@ def test_stock_ops_are_those_of_the_runtime():
     """The registry of this TensorFlow has all that two older ones have in common."""
     command = [sys.executable, STOCK_OPS.with_name("list_stock_ops.py"), STOCK_OPS]
     assert subprocess.check_output(command, text=True) == STOCK_OPS.read_text()
-
-
-def test_ops_of_python_and_xla_are_not_stock(tmp_path):
-    module = tf.Module()
-    jitted = tf.function(lambda x: x + 1, jit_compile=True)
-
-    @tf.function(input_signature=[tf.TensorSpec([None])])
-    def function(x):
-        return jitted(tf.numpy_function(np.sin, [x], tf.float32))
-
-    module.function = function
-    tf.saved_model.save(module, str(tmp_path))
-    assert {"op PyFunc", "XLA must compile it"} == {*not_stock(tmp_path)}
 
 
 def test_a_step_is_few_operations(pieces):
@@ -268,22 +232,3 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
 
 
 # --- Wrong arguments ---
-
-
-@pytest.mark.parametrize(
-    ("make", "changes", "words"),
-    [
-        (make_conv_s2s, {"xla": 1}, "`xla`"),
-        (make_conv_s2s, {"num_beam": 9}, "Did you mean num_beams"),
-        (make_conv_s2s, {"n_best": 9}, "`num_hypotheses` must be at most `num_beams`"),
-        (make_conv_s2s, {"num_beams": 100}, "`num_beams`"),
-        (make_conv_s2s, {"max_source_length": 1}, "`max_source_length` must be an int"),
-        (make_conv_s2s, {"tokens_per_batch": 0}, "`tokens_per_batch`"),
-        (make_conv_s2s, {"version": 0}, "`version`"),
-        (lambda: make_translator().model, {}, "`translator` must be a Translator"),
-    ],
-)  # fmt: skip
-def test_wrong_arguments(tmp_path, make, changes, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        ks.export.saved_model(make(), tmp_path, **changes)
-    assert list(tmp_path.iterdir()) == []

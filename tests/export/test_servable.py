@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_seqconv as ks
-from keras_seqconv.export.servable import Servable, compiled, in_chunks
+from keras_seqconv.export.servable import Servable, in_chunks
 from keras_seqconv.export.signatures import _OfTexts
 from tests.small_models import SMALL_LM, decided, make_translator
 from tests.two_tokenizers import make_two_sided
@@ -28,20 +28,6 @@ def test_chunks_have_no_more_tokens_than_said():
     (found,) = in_chunks(lengths, 7, (tf.zeros(6, tf.int32),), run, ids)
     assert seen == [(1, 9), (1, 8), (2, 3), (1, 3)]
     np.testing.assert_array_equal(found, lengths * 10)
-
-
-def test_compiled_shapes_are_the_next_ones():
-    seen = []
-
-    def double(ids):
-        seen.append(tuple(ids.shape))
-        return (2 * ids,)
-
-    run = compiled(double, 40, 1)
-    for shape in ((4, 16), (3, 9), (5, 33)):
-        (found,) = run(tf.ones(shape, tf.int32))
-        np.testing.assert_array_equal(found[:, : shape[1]], np.full(shape, 2))
-    assert seen == [(4, 16), (8, 40)]
 
 
 def test_ids_of_exactly_the_limit_are_whole():

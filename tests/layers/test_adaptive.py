@@ -67,24 +67,9 @@ def weights_of(layer):
 
 
 class TestAdaptiveSoftmax:
-    def test_shapes_of_the_weights(self):
-        layer = AdaptiveSoftmax(WORDS, CUTOFFS)
-        layer.build((None, None, 64))
-        # Widths 64 / 4, 64 / 16, 64 / 64.
-        assert [tuple(weight.shape) for weight in layer.weights] == [
-            (7 + 3, 64), (64, 16), (8, 16), (64, 4), (11, 4), (64, 1), (15, 1)
-        ]  # fmt: skip
-        layer = AdaptiveInput(WORDS, 6, CUTOFFS, factor=2.0, embedding_dim=17)
-        layer.build()
-        tables = [tuple(weight.shape) for weight in layer.embeddings]
-        assert tables == [(7, 17), (8, 8), (11, 4), (15, 2)]
-
     @pytest.mark.parametrize(
         ("blocks", "tied"),
-        quick_and_slow(
-            [(3, "nothing"), (None, "projections too")],
-            [(3, "tables"), (None, "nothing"), (3, "projections too")],
-        ),
+        quick_and_slow([(3, "projections too")], [(3, "tables"), (None, "nothing")]),
         indirect=["blocks"],
     )
     def test_equals_the_formula(self, blocks, tied):
@@ -109,9 +94,7 @@ class TestAdaptiveSoftmax:
 
     @pytest.mark.parametrize(
         ("blocks", "only"),
-        quick_and_slow(
-            [(3, None), (None, 2)], [(3, 0), (3, 3), (None, None), (None, 0)]
-        ),
+        quick_and_slow([(3, None), (None, 2)], [(3, 0), (None, None)]),
         indirect=["blocks"],
     )
     def test_gradients_are_those_of_the_full_distribution(self, blocks, only):
@@ -139,7 +122,8 @@ class TestAdaptiveSoftmax:
             assert difference < 1e-5 * scale
 
     @pytest.mark.tensorflow
-    @pytest.mark.parametrize("blocks", quick_and_slow([3], [None]), indirect=True)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("blocks", [3], indirect=True)
     def test_graph_with_unknown_shapes(self, blocks):
         import tensorflow as tf
 
@@ -157,7 +141,7 @@ class TestAdaptiveSoftmax:
                 loss = layer.loss(features, ids)
             return layer.log_prob(features, ids), tape.gradient(loss, features)
 
-        for shape in [(2, 9), (1, 4), (0, 3)]:
+        for shape in [(2, 9), (0, 3)]:
             features = random(*shape, CHANNELS)
             ids = np.resize(words(), shape).astype("int32")
             got, gradient = run(features, ids)
@@ -222,38 +206,8 @@ class TestTied:
         expected = to_numpy(softmax.log_prob(model(x), x))
         assert_close(loaded.log_prob(again(x), x), expected)
 
-    def test_what_does_not_fit_is_refused(self):
-        source = AdaptiveInput(WORDS, 32, CUTOFFS, factor=2.0, embedding_dim=16)
-        for arguments, words_of_error in [
-            ((WORDS, (7, 15), 2.0), "`cutoffs` must be that of"),
-            ((WORDS, CUTOFFS, 3.0), "`factor` must be that of"),
-            ((WORDS + 1, CUTOFFS, 2.0), "`vocabulary_size` must be that of"),
-        ]:
-            with pytest.raises(ValueError, match=words_of_error):
-                AdaptiveSoftmax(*arguments, adaptive_input=source)
-        with pytest.raises(ValueError, match="embedding_dim=16"):
-            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, adaptive_input=source).build((1, 1, 8))
-        tied = AdaptiveSoftmax(
-            WORDS, CUTOFFS, 2.0, adaptive_input=source, tie_projections=True
-        )
-        with pytest.raises(ValueError, match="output_dim=32"):
-            tied.build((None, None, 16))
-        with pytest.raises(ValueError, match="`tie_projections` needs"):
-            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, tie_projections=True)
-        with pytest.raises(ValueError, match="must be a layer AdaptiveInput"):
-            AdaptiveSoftmax(WORDS, CUTOFFS, 2.0, adaptive_input=True)
-
 
 @pytest.mark.tensorflow
 def test_ids_beyond_the_vocabulary_are_refused():
     with pytest.raises(Exception, match="not in"):
         input_layer()(np.array([[WORDS]]))
-
-
-def test_widths_that_vanish_or_are_unknown():
-    with pytest.raises(ValueError, match="leaves widths"):
-        AdaptiveInput(WORDS, 15, CUTOFFS)
-    with pytest.raises(ValueError, match="leaves widths"):
-        AdaptiveSoftmax(WORDS, CUTOFFS).build((None, None, 15))
-    with pytest.raises(ValueError, match="must have a known size"):
-        AdaptiveSoftmax(WORDS, CUTOFFS).build((None, None, None))

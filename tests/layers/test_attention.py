@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_seqconv.layers import MultiHeadAttention
 from tests.backends import modes, to_numpy
+from tests.cases import quick_and_slow
 from tests.layers.values import (
     assert_close,
     lengths_mask,
@@ -68,7 +69,7 @@ def test_steps_past_the_maximum_are_nan():
         layer.step(inputs, layer.get_initial_state(BATCH, 3))
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", quick_and_slow([True], [False]))
 def test_beams_share_a_memory(masked):
     """Outputs and weights are those of a call with the value repeated."""
     value, key = random(BATCH, SOURCE, 7), random(BATCH, SOURCE, 5, seed=4)
@@ -163,3 +164,10 @@ def test_values_that_some_queries_may_not_see():
     memory = layer.project_memory(value, mask=mask)
     assert_close(layer.attend(inputs, memory), hidden)
     assert np.all(np.isfinite(hidden))
+
+
+def test_a_call_may_be_causal():
+    inputs = random(BATCH, TARGET, CHANNELS)
+    layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
+    causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
+    assert_close(layer(inputs, use_causal_mask=True), to_numpy(causal(inputs)))

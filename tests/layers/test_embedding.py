@@ -105,18 +105,6 @@ class TestBeyondTheTable:
         layer.build((None, None, 3))
         return layer
 
-    def test_known_lengths_raise(self):
-        layer, inputs = self.make(), np.zeros((1, 5, 3), "float32")
-        for call in (
-            lambda: PositionEncoding("learned", max_length=4)(inputs),
-            lambda: layer(inputs),
-            lambda: PositionEncoding("learned", max_length=4)(keras.Input((5, 3))),
-            lambda: layer.get_initial_state(1, max_length=5),
-            lambda: layer.step(inputs, layer.get_initial_state(1)),
-        ):
-            with pytest.raises(ValueError, match="`max_length`.*=5, max_length=4"):
-                call()
-
     def test_steps_become_nan(self):
         layer = self.make()
         inputs = ops.zeros((1, 3, 3))

@@ -145,18 +145,3 @@ class TestResidual:
         weights = layer.trainable_variables, layer.non_trainable_variables
         moved, _ = layer.stateless_call(*weights, inputs, training=True)
         assert np.abs(to_numpy(moved) - still).max() > 0.1
-
-    def test_a_layer_that_changes_the_width_is_refused(self):
-        for inner in (keras.layers.Dense(7), MultiHeadAttention(HEADS, output_dim=4)):
-            with pytest.raises(ValueError, match="`layer` must keep the shape"):
-                Residual(inner)(random(BATCH, TARGET, CHANNELS))
-        with pytest.raises(ValueError, match="`layer` must keep the shape"):
-            Residual(keras.layers.LSTM(CHANNELS))(keras.Input((None, CHANNELS)))
-
-
-@pytest.mark.parametrize("name", ["value", "key", "attention_mask"])
-def test_residual_refuses_what_its_layer_does_not_take(name):
-    residual = Residual(FeedForward(8))
-    inputs = np.ones((2, 3, 4), "float32")
-    with pytest.raises(ValueError, match=f"`{name}` cannot be passed on: FeedForward"):
-        residual(inputs, **{name: np.ones((2, 3, 4), "float32")})

@@ -1,7 +1,6 @@
 """Every layer in one model: in a fresh process, exported without XLA, padded."""
 
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,7 +15,7 @@ from tests.layers.values import assert_close, random
 from tests.processes import run_python
 from tests.saved_models import compiled_functions
 
-ROOT = Path(__file__).parents[2]
+TENSORFLOW = keras.backend.backend() == "tensorflow"
 EXPORTED = {name for name in vars(layers) if name[0].isupper()}
 
 
@@ -69,16 +68,22 @@ IDS = np.array([[3, 4, 5, 6, 7, 8, 9], [2, 3, 4, 0, 0, 0, 0]], "int32")
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
-@pytest.mark.parametrize("jit_compile", quick_and_slow([UNCOMPILED], [True]))
-def test_training_moves_every_weight(jit_compile):
+@pytest.mark.parametrize(
+    "how",
+    quick_and_slow(
+        [{"run_eagerly": True} if TENSORFLOW else {"jit_compile": True}],
+        [{"jit_compile": UNCOMPILED}],
+    ),
+)
+def test_training_moves_every_weight(how):
     """With NaN where the mask hides it."""
     keras.utils.set_random_seed(1)
     model = every_layer()
     embedding, *weights = model.trainable_weights
     embedding.assign(np.where(np.arange(11)[:, None] == 0, np.nan, embedding))
     before = [to_numpy(weight) for weight in weights]
-    model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=jit_compile)
-    with ks.ops.jit_scope(jit_compile is not False):
+    model.compile(keras.optimizers.Adam(0.01), "mse", **how)
+    with ks.ops.jit_scope(not TENSORFLOW):
         history = model.fit(IDS, random(*IDS.shape, 5), epochs=1, verbose=0).history
     assert np.isfinite(history["loss"][0])
     for weight, old in zip(weights, before, strict=True):
@@ -107,6 +112,43 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
         for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):
             (outputs,) = serve(tf.constant(ids)).values()
             np.testing.assert_allclose(outputs, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
+def test_quantized_layers_in_a_fresh_process(tmp_path):
+    model = every_layer()
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "expected.npy", model.predict(IDS, verbose=0))
+    code = f"""
+    import keras, numpy as np
+    import keras_seqconv
+    model = keras.saving.load_model("model.keras")
+    outputs = model.predict(np.array({IDS.tolist()}), verbose=0)
+    np.testing.assert_allclose(outputs, np.load("expected.npy"), atol=1e-5)
+    """
+    run_python(code, folder=tmp_path)
+
+
+def test_padding_ids_reach_no_logits():
+    """Whatever stands in the row of the padding, also NaN."""
+    model = EncoderDecoder(
+        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer="query_conv",
+        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
+    )  # fmt: skip
+    inputs = {
+        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
+        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
+    }
+    expected = to_numpy(model(inputs))
+    for embedder in (model.source_embedder, model.target_embedder):
+        table = embedder.tokens.embeddings
+        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
+    assert_close(model(inputs)[:, :2], expected[:, :2])
+    state = model.get_initial_state(inputs["source_ids"], max_length=3)
+    logits, _ = model.step(inputs["target_ids"][:, :2], state)
+    assert_close(logits, expected[:, 1])
 
 
 WEIGHTS_ONLY = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
@@ -139,41 +181,3 @@ def test_quantized_layers_in_files_and_copies(how, tmp_path):
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
     np.testing.assert_array_equal(to_numpy(copy(values)), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
-def test_quantized_layers_in_a_fresh_process(tmp_path):
-    model = every_layer()
-    model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "expected.npy", model.predict(IDS, verbose=0))
-    code = f"""
-    import keras, numpy as np
-    import keras_seqconv
-    model = keras.saving.load_model("model.keras")
-    outputs = model.predict(np.array({IDS.tolist()}), verbose=0)
-    np.testing.assert_allclose(outputs, np.load("expected.npy"), atol=1e-5)
-    """
-    run_python(code, folder=tmp_path)
-
-
-@pytest.mark.parametrize("mixer", ["light_conv", "query_conv", "attention"])
-def test_padding_ids_reach_no_logits(mixer):
-    """Whatever stands in the row of the padding, also NaN."""
-    model = EncoderDecoder(
-        *(9, 9), hidden_dim=8, intermediate_dim=8, num_heads=2, mixer=mixer,
-        num_encoder_layers=2, num_decoder_layers=1, kernel_sizes=70,
-    )  # fmt: skip
-    inputs = {
-        "source_ids": np.array([[5, 6, 2, 1, 1], [1, 1, 5, 6, 2]]),
-        "target_ids": np.array([[2, 7, 1], [2, 7, 8]]),
-    }
-    expected = to_numpy(model(inputs))
-    for embedder in (model.source_embedder, model.target_embedder):
-        table = embedder.tokens.embeddings
-        table.assign(np.where(np.arange(9)[:, None] == 1, np.nan, to_numpy(table)))
-    assert_close(model(inputs)[:, :2], expected[:, :2])
-    state = model.get_initial_state(inputs["source_ids"], max_length=3)
-    logits, _ = model.step(inputs["target_ids"][:, :2], state)
-    assert_close(logits, expected[:, 1])

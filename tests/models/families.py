@@ -177,7 +177,6 @@ _QUICK = (
     "mixed",
     "sides",
     "short_conv",
-    "lm_mixed",
     "lm_tied_projections",
     "conv_lm",
     "conv_s2s",

@@ -6,7 +6,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv import decoding
-from tests.backends import UNCOMPILED, to_numpy
+from tests.backends import EAGERLY, to_numpy
 from tests.cases import quick_and_slow
 from tests.models import families
 from tests.models.families import SOURCES, inputs_of, logits_of, make, randomize
@@ -17,7 +17,6 @@ from tests.models.families import SOURCES, inputs_of, logits_of, make, randomize
     ("name", "mode"),
     [
         ("dynamic_conv", "int8"),
-        pytest.param("dynamic_conv", "float8", marks=pytest.mark.tensorflow),
         pytest.param("lm_mixed", "int4", marks=pytest.mark.slow),
     ],
 )
@@ -44,20 +43,6 @@ def test_quantized(name, mode, tmp_path):
     ):
         assert again.get_config() == model.get_config()
         np.testing.assert_allclose(logits_of(again, inputs), full, atol=1e-6)
-
-
-def test_what_is_not_quantized():
-    with pytest.raises(ValueError, match="`quantize` needs layers.*a ConvS2S"):
-        families.conv_s2s().quantize("int8")
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have a `quantize` method")
-def test_float8_is_not_trained():
-    model = small_model()
-    model.quantize("float8")
-    model.compile("sgd", jit_compile=UNCOMPILED)
-    with pytest.raises(ValueError, match="cannot train layers quantized to float8"):
-        fit(model)
 
 
 # --- Fine-tuning ---
@@ -114,7 +99,7 @@ def test_what_is_trained_after_compile_is_what_keras_trains(change):
     for model, loss in ((ours, None), (graph, mean)):
         # Keras' own squares the gradient of each occurrence of an id on TensorFlow.
         optimizer = ks.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-3)
-        model.compile(optimizer, loss, jit_compile=UNCOMPILED)
+        model.compile(optimizer, loss, **EAGERLY)
     change(ours), change(theirs)
     theirs.set_weights(ours.get_weights())
     before = arrays(ours)
@@ -137,7 +122,7 @@ def test_going_on_after_a_change(change, tmp_path):
     def compiled_model():
         model = small_model(seed=1)
         optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
-        model.compile(optimizer, jit_compile=UNCOMPILED)
+        model.compile(optimizer, **EAGERLY)
         change(model)
         return model
 
@@ -165,7 +150,7 @@ def test_changes_between_two_fits(policy, steps):
     """Freezing counts at once, also with the optimizer of before; no decay either."""
     model = small_model(dtype=policy)
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
-    options = dict(gradient_accumulation_steps=steps, jit_compile=UNCOMPILED)
+    options = dict(gradient_accumulation_steps=steps, **EAGERLY)
     model.compile(optimizer, **options)
     fit(model, epochs=steps)
     freeze_encoder(model)
@@ -184,3 +169,8 @@ def test_changes_between_two_fits(policy, steps):
     model.trainable = False
     with pytest.raises(ValueError, match="no trainable variables"):
         fit(model)
+
+
+def test_what_is_not_quantized():
+    with pytest.raises(ValueError, match="`quantize` needs layers.*a ConvS2S"):
+        families.conv_s2s().quantize("int8")

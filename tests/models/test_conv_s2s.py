@@ -24,18 +24,6 @@ from tests.models.families import (
 INPUTS = {"source_ids": SOURCES, "target_ids": TARGETS}
 
 
-def test_sides_and_layers_differ_in_convolutions_and_attention():
-    model = model_of("conv_s2s")
-    assert [block.mixer.filters for block in model.encoder_blocks] == [6, 4]
-    assert [block.mixer.filters for block in model.decoder_blocks] == [6, 7, 7, 6]
-    wanted = [block.attention is not None for block in model.decoder_blocks]
-    assert wanted == [False, True, False, True]
-    one, two = conv_s2s(attention=[True, False]), conv_s2s()
-    # Both projections with v, g and bias.
-    size = (6 * 8 + 8 + 8) + (8 * 6 + 6 + 6)
-    assert two.count_params() - one.count_params() == size
-
-
 @cases(("conv_s2s",), ("conv_s2s_small",))
 def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     """Its convolutions get 1 / 2A of it; its embeddings more, past them."""
@@ -64,22 +52,6 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=limit)
 
 
-def test_steps_compute_no_norms(monkeypatch):
-    """The state carries the kernels of the decoder; the encoder is not touched."""
-    model = model_of("conv_s2s")
-    state = model.get_initial_state(SOURCES)
-
-    def forbidden(layer):
-        raise AssertionError(f"{layer.path} normalizes its weights")
-
-    for layer_class in (WeightNormConv1D, WeightNormDense):
-        monkeypatch.setattr(layer_class, "effective_kernel", forbidden)
-    logits, _ = model.step(TARGETS[:, :2], state)
-    monkeypatch.undo()
-    full = to_numpy(model(INPUTS))[:, 1]
-    np.testing.assert_allclose(to_numpy(logits), full, **TOLERANCE)
-
-
 # --- The notation: what is understood, and that nothing is executed ---
 
 LAYERS = st.tuples(st.integers(1, 5000), st.integers(1, 99))
@@ -98,7 +70,7 @@ def test_fairseq_notation():
     assert parse_convolutions([(4, 3, 1), (4, 3, 2)])[1].residual == 2
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(GROUPS)
 def test_text_and_list_mean_the_same(groups):
     text = " + ".join(f"[{layer}] * {times}" for layer, times in groups)
@@ -109,7 +81,7 @@ def test_text_and_list_mean_the_same(groups):
     assert parse_convolutions(expected) == expected  # as it comes from a configuration
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="[](),*+0123456789 -x.'\"\n", max_size=40) | st.text())
 def test_any_text_is_read_or_refused(text):
     try:
@@ -151,3 +123,31 @@ def test_anything_else_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             parse_convolutions(layers)
+
+
+def test_sides_and_layers_differ_in_convolutions_and_attention():
+    model = model_of("conv_s2s")
+    assert [block.mixer.filters for block in model.encoder_blocks] == [6, 4]
+    assert [block.mixer.filters for block in model.decoder_blocks] == [6, 7, 7, 6]
+    wanted = [block.attention is not None for block in model.decoder_blocks]
+    assert wanted == [False, True, False, True]
+    one, two = conv_s2s(attention=[True, False]), conv_s2s()
+    # Both projections with v, g and bias.
+    size = (6 * 8 + 8 + 8) + (8 * 6 + 6 + 6)
+    assert two.count_params() - one.count_params() == size
+
+
+def test_steps_compute_no_norms(monkeypatch):
+    """The state carries the kernels of the decoder; the encoder is not touched."""
+    model = model_of("conv_s2s")
+    state = model.get_initial_state(SOURCES)
+
+    def forbidden(layer):
+        raise AssertionError(f"{layer.path} normalizes its weights")
+
+    for layer_class in (WeightNormConv1D, WeightNormDense):
+        monkeypatch.setattr(layer_class, "effective_kernel", forbidden)
+    logits, _ = model.step(TARGETS[:, :2], state)
+    monkeypatch.undo()
+    full = to_numpy(model(INPUTS))[:, 1]
+    np.testing.assert_allclose(to_numpy(logits), full, **TOLERANCE)

@@ -85,25 +85,10 @@ def kernel_sizes_of(blocks):
 
 
 def test_kernel_sizes():
-    """The paper's by default, one for all, or one by one and by side."""
+    """The paper's by default."""
     deep = encoder_decoder(
         num_encoder_layers=5, num_decoder_layers=1, kernel_sizes=None,
         mixer="light_conv",
     )  # fmt: skip
     assert kernel_sizes_of(deep.encoder_blocks) == [3, 7, 15, 31, 31]
     assert kernel_sizes_of(deep.decoder_blocks) == [3]
-    model = encoder_decoder(kernel_sizes={"encoder": 5, "decoder": [4, 6]})
-    assert kernel_sizes_of(model.encoder_blocks) == [5, 5]
-    assert kernel_sizes_of(model.decoder_blocks) == [4, 6]
-    assert kernel_sizes_of(encoder_decoder(kernel_sizes=[9]).encoder_blocks) == [9, 9]
-
-
-def test_other_special_ids():
-    """Padding is what `pad_id` says."""
-    model = encoder_decoder(**ONE, special_ids={"pad": 0, "start": 1, "unk": 4})
-    assert (model.pad_id, model.start_id, model.end_id, model.unk_id) == (0, 1, 2, 4)
-    short = {"source_ids": SOURCES[:1, :3], "target_ids": TARGETS[:1]}
-    padded = {**short, "source_ids": np.pad(SOURCES[:1, :3], ((0, 0), (1, 2)))}
-    np.testing.assert_allclose(
-        to_numpy(model(padded)), to_numpy(model(short)), rtol=1e-4, atol=1e-5
-    )

@@ -5,14 +5,9 @@ import pytest
 from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput, TokenEmbedding
-from tests.backends import to_numpy
 from tests.models.families import (
-    ADAPTIVE,
     CONFIGS,
-    inputs_of,
-    language_model,
     model_of,
-    tensors,
 )
 
 
@@ -68,16 +63,3 @@ def test_tied_weights_are_the_same_variables(name, projections):
     assert softmax.tails == [] and softmax.trainable_weights[0].shape == (2, 8)
     assert len(softmax.tail_projections) == projections
     assert model_of("lm_attention").vocabulary_map.dense is None
-
-
-def test_dropout_of_the_adaptive_softmax_acts_when_asked():
-    model = language_model(adaptive_softmax={**ADAPTIVE, "dropout": 0.5}, dropout=0.0)
-    features = model(tensors(inputs_of(model)))
-    labels = ops.full((3, 4), 22, dtype="int32")  # a word of the last tail
-    plain = to_numpy(model.log_prob(features, labels))
-    same = to_numpy(model.log_prob(features, labels, training=False))
-    np.testing.assert_array_equal(same, plain)
-    assert np.any(to_numpy(model.log_prob(features, labels, training=True)) != plain)
-    total = to_numpy(model.negative_log_likelihood(features, labels))
-    other = model.negative_log_likelihood(features, labels, training=True)
-    assert np.any(to_numpy(other) != total)

@@ -7,7 +7,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.layers import LightConv
 from keras_seqconv.models import MIXERS, from_preset
-from tests.backends import UNCOMPILED, to_numpy
+from tests.backends import EAGERLY, to_numpy
 from tests.cases import quick_and_slow
 from tests.models.families import (
     Previous,
@@ -37,7 +37,7 @@ def test_it_trains_decodes_and_is_saved(make, tmp_path):
     assert [block.mixer.layer.reach for block in model.decoder_blocks] == [2, 1]
     inputs = inputs_of(model)
     labels = np.roll(inputs["target_ids"], -1, axis=1)
-    model.compile(keras.optimizers.Adam(0.01), jit_compile=UNCOMPILED)
+    model.compile(keras.optimizers.Adam(0.01), **EAGERLY)
     losses = model.fit(inputs, labels, epochs=3, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     randomize(model)
@@ -74,18 +74,3 @@ def test_in_a_preset_and_by_class_or_registered_name():
         assert model.get_config()["mixer"] == saved
     own = model_of("own").get_config()["mixer"]["decoder"][1]
     assert own == {"kind": "tests>Previous", "reach": 2}
-
-
-def test_what_needs_no_steps_trains_without():
-    """A mixer without `step` makes a model that only decoding refuses."""
-
-    class Stepless(keras.layers.Dense):
-        def __init__(self, hidden_dim, dtype):
-            super().__init__(hidden_dim, dtype=dtype)
-
-    model = language_model(mixer=Stepless)
-    labels = np.ones((1, 3), "int32") * 5
-    model.compile("sgd", jit_compile=UNCOMPILED)
-    assert np.all(np.isfinite(model.train_on_batch({"target_ids": labels}, labels)))
-    with pytest.raises(AttributeError, match="get_initial_state"):
-        model.get_initial_state(1)

@@ -2,13 +2,13 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
 import keras_seqconv as ks
 from keras_seqconv import models
 from keras_seqconv.runtime.graph_files import quantize_graphs
+from tests.cases import quick_and_slow
 from tests.small_models import SMALL, SMALL_LM, encoder_decoder
 
 tf = pytest.importorskip("tensorflow")
@@ -93,7 +93,12 @@ def steps_inside(model, all_ids):
         yield np.asarray(logits), state["beams"].get("attention")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    quick_and_slow(
+        ["language_model"], ["mixers", "pre-norm", "conv_s2s", "conv_language_model"]
+    ),
+)
 def test_steps_are_those_of_the_model(case, tmp_path):
     model = made(case)
     write_graphs(model, tmp_path)
@@ -141,27 +146,3 @@ def test_graphs_are_small_and_int8_smaller(tmp_path):
     rounded, size, nodes = written["int8"]
     assert 5 * 500 * 32 < size < 5.5 * 500 * 32  # the table, and in int8 for logits
     assert 0 < np.abs(rounded - exact).max() < 0.03 * np.abs(exact).max()
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class Unheard(keras.layers.Layer):
-    """A mixer that ONNX has no operation for."""
-
-    def call(self, inputs):
-        return tf.math.lgamma(inputs)
-
-    def get_initial_state(self, batch_size, max_length=None):
-        return {}
-
-    def step(self, inputs, state):
-        return self(inputs), state
-
-
-def test_what_cannot_be_written(tmp_path):
-    with pytest.raises(ValueError, match="without a form in ONNX: Lgamma"):
-        write_graphs(encoder_decoder(mixer=Unheard), tmp_path)
-    model = encoder_decoder()
-    model.quantize("int8")
-    with pytest.raises(ValueError, match="`model` must not be quantized by Keras"):
-        write_graphs(model, tmp_path)
-    assert not [*tmp_path.iterdir()]

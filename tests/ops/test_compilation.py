@@ -1,7 +1,6 @@
 """How the ops run: exports without XLA, few compilations, forced choices."""
 
 import gc
-import logging
 import weakref
 
 import keras
@@ -10,7 +9,8 @@ import pytest
 
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.ops import convolution, dynamic_conv, jit_scope, light_conv
-from keras_seqconv.ops.compilation import BUCKETS, bucket, padded_rows
+from keras_seqconv.ops.compilation import BUCKETS, bucket
+from tests.cases import quick_and_slow
 from tests.processes import run_python
 from tests.saved_models import compiled_functions
 
@@ -87,26 +87,6 @@ def test_model_export_holds_no_compiled_function(tmp_path):
     )
 
 
-@pytest.fixture
-def warned():
-    """What TensorFlow warns of."""
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append
-    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl")]
-    for logger in loggers:
-        logger.addHandler(handler)
-    yield records
-    for logger in loggers:
-        logger.removeHandler(handler)
-
-
-def test_one_trace_for_each_of_many_kernels_is_no_retracing(warned):
-    for taps in range(41, 49):
-        light_conv(np.ones((2, 3, 4), "float32"), np.ones((2, taps), "float32"))
-    assert [record.getMessage() for record in warned] == []
-
-
 @pytest.mark.parametrize(
     "function",
     [
@@ -128,16 +108,6 @@ def test_graphs_with_gradients_of_ours_die(function):
     del traced
     gc.collect()
     assert graph() is None
-
-
-def test_a_trace_from_inside_xla_is_fast_and_right_outside():
-    """TensorFlow reuses inner traces: one made under XLA runs later without."""
-    import tensorflow as tf
-
-    inputs, kernel = tf.ones((2, 9, 6)), tf.ones((3, 4))
-    inner = tf.function(lambda a: light_conv(a, kernel))
-    outer = tf.function(lambda a: inner(a), jit_compile=True)
-    np.testing.assert_allclose(outer(inputs), inner(inputs), rtol=1e-6)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -203,8 +173,10 @@ def test_two_hundred_lengths_compile_few_modules(tmp_path):
     assert 0 < len(modules) <= 4 * len(buckets)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "xla"),
+    quick_and_slow([(True, True), (False, False)], [(True, False), (False, True)]),
+)
 def test_no_buffer_grows_with_time_squared_or_with_channels_times_taps(dynamic, xla):
     """Every tensor of forward and backward stays O(BTC + BTHK)."""
     import re
@@ -238,18 +210,3 @@ def test_no_buffer_grows_with_time_squared_or_with_channels_times_taps(dynamic, 
     assert len(sizes) > 5
     assert max(sizes) <= bound < batch * length * channels * taps
     assert bound < batch * heads * length**2
-
-
-def test_lengths_that_are_compiled_for():
-    """In graphs as in Python; from 8 on multiples of 8, a quarter too long at most."""
-    import tensorflow as tf
-
-    for length in range(1, 3000):
-        assert length <= bucket(length) < max(1.25 * length + 8, 8)
-        assert bucket(length) in BUCKETS
-    for length in (0, 1, 3, 9, 65, BUCKETS[-1], BUCKETS[-1] + 5):
-        assert int(bucket(tf.constant(length))) == bucket(length) >= length
-    assert all(size % 8 == 0 for size in BUCKETS[3:])
-    for size, following in zip(BUCKETS[8:], BUCKETS[9:], strict=False):
-        assert following <= 1.25 * (size + 1)
-    assert padded_rows(tf.zeros((9, 3))).shape == (16, 3)

@@ -93,7 +93,7 @@ SHAPES = st.tuples(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 # JAX compiles every shape anew, so it gets fewer.
-@settings(max_examples=40 if WIDE == "float64" else 10, deadline=None)
+@settings(max_examples=25 if WIDE == "float64" else 10, deadline=None)
 @given(
     shape=SHAPES,
     padding=st.sampled_from(["same", "causal"]),
@@ -112,30 +112,24 @@ def test_any_shape_equals_the_loops(dynamic, shape, padding, dtype, jit_compile)
     assert_close(outputs, expected, LIMITS[dtype])
 
 
-# (B, T, C, H, K): odd and even K, H = 1, H = C, K > T, K over a block and over what XLA
-# shifts, T over several blocks, sums in lanes, wide rows, the three taps of "same" that
-# TensorFlow has a loop for. Each is compiled; the slow ones by all that XLA has.
+# (B, T, C, H, K): even K, the three taps of "same" that TensorFlow has a loop for, K
+# over a block, T over several blocks, sums in lanes, wide rows; K over what XLA shifts,
+# K > T, H = 1, H = C, one tap, no row. Each is compiled.
 CASES = [
     ((2, 9, 12, 3, 4), "same"),
     ((2, 5, 6, 3, 3), "same"),
     ((2, 40, 8, 4, 31), "same"),
-    ((3, 11, 6, 1, 5), "same"),
-    ((1, 11, 6, 6, 5), "causal"),
-    ((1, 1, 2, 1, 7), "causal"),
-    ((2, 70, 4, 2, 45), "same"),
-    ((1, 90, 4, 2, 80), "causal"),
+    ((2, 70, 4, 2, 45), "causal"),
     ((2, 10, 48, 3, 7), "same"),
     ((2, 6, 512, 4, 3), "causal"),
 ]
 OTHERS = [
-    ((2, 9, 12, 3, 3), "causal"),
-    ((2, 9, 12, 3, 4), "causal"),
-    ((1, 5, 8, 4, 31), "causal"),
+    ((1, 90, 4, 2, 80), "causal"),
+    ((1, 1, 2, 1, 7), "causal"),
+    ((3, 11, 6, 1, 5), "same"),
+    ((1, 11, 6, 6, 5), "causal"),
     ((2, 3, 4, 2, 1), "same"),
     ((0, 4, 4, 2, 3), "same"),
-    ((2, 0, 4, 2, 3), "causal"),
-    ((2, 40, 8, 4, 31), "causal"),
-    ((1, 90, 4, 2, 80), "same"),
 ]
 
 
@@ -161,8 +155,10 @@ def test_all_ways_of_running_agree(dynamic, padding):
                 assert_equal_the_loops(function(*tensors), *tensors, padding)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "jit"),
+    quick_and_slow([(False, False), (True, True)], [(True, False), (False, True)]),
+)
 def test_second_derivatives_equal_finite_differences(dynamic, jit):
     """A gradient penalty, differentiated along random directions."""
     inputs, kernel, _ = case(2, 7, 6, 3, 4, dynamic, WIDE)
@@ -218,11 +214,13 @@ def test_equals_fairseq(golden):
 
 # Taps that XLA shifts, and taps of bands.
 @pytest.mark.parametrize(
-    ("dtype", "taps"),
-    quick_and_slow([("bfloat16", 31), ("float16", 70)], [("bfloat16", 63)]),
+    ("dtype", "taps", "xla"),
+    quick_and_slow(
+        [("bfloat16", 31, True), ("float16", 70, False)],
+        [("float16", 70, True), ("bfloat16", 31, False)],
+    ),
 )
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("xla", [True, False])
 def test_half_precision_accumulates_in_float32(dynamic, dtype, taps, xla):
     """Sums of positive terms are rounded once, in outputs and both gradients."""
     tensors = [ops.abs(value) for value in case(1, 40, 16, 2, taps, dynamic, dtype)]
@@ -303,7 +301,7 @@ def test_batch_and_time_unknown_while_tracing(dynamic, jit_compile, jit):
             assert_equal_the_loops(run(*tensors), *tensors)
 
 
-@pytest.mark.parametrize("dtype", quick_and_slow(["float32", "float16"], ["bfloat16"]))
+@pytest.mark.parametrize("dtype", quick_and_slow(["float16"], ["float32"]))
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_gpus_compute(dynamic, dtype, monkeypatch):
     """Their formulas, here on a CPU, of a K that no other test keeps compiled."""
@@ -317,9 +315,7 @@ def test_what_gpus_compute(dynamic, dtype, monkeypatch):
 
 @pytest.mark.parametrize(
     ("taps", "how"),
-    quick_and_slow(
-        [(70, "xla"), (70, "plain"), (35, "gpu")], [(3, "xla"), (3, "plain")]
-    ),
+    quick_and_slow([(70, "xla"), (3, "plain")], [(70, "plain"), (35, "gpu")]),
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_is_not_finite_reaches_what_it_is_convolved_with(
@@ -362,38 +358,3 @@ def test_what_is_not_finite_reaches_what_it_is_convolved_with(
         assert_spoiled(by_inputs, reaching)
     _, by_inputs, _ = finite(2)
     assert_spoiled(by_inputs, reaching)
-
-
-if keras.backend.backend() == "jax":
-
-    @pytest.mark.parametrize("dynamic", [False, True])
-    def test_forward_mode(dynamic):
-        """jvp, linearize, jacfwd and hessian against differences and reverse mode."""
-        import jax
-
-        inputs, kernel, _ = case(1, 5, 4, 2, 3, dynamic)
-        moved = case(1, 5, 4, 2, 3, dynamic, seed=1)[:2]
-        op = op_of(dynamic)
-        expected = op(moved[0], kernel, "same") + op(inputs, moved[1], "same")
-        convolve = jax.jit(lambda *tensors: op(*tensors, "same"))
-        for function in (lambda *tensors: op(*tensors, "same"), convolve):
-            outputs, slope = jax.jvp(function, (inputs, kernel), tuple(moved))
-            assert_close(outputs, op(inputs, kernel, "same"), 1e-6)
-            assert_close(slope, expected, 1e-6)
-            assert_close(
-                jax.linearize(function, inputs, kernel)[1](*moved), expected, 1e-6
-            )
-            for place in (0, 1):
-                forward, backward = (
-                    jacobian(function, place)(inputs, kernel)
-                    for jacobian in (jax.jacfwd, jax.jacrev)
-                )
-                assert_close(forward, backward, 1e-6)
-
-        def cubed(*tensors):
-            return ops.sum(op(*tensors, "same") ** 3)
-
-        once = jax.hessian(cubed, (0, 1))(inputs, kernel)
-        twice = jax.jacrev(jax.jacrev(cubed, (0, 1)), (0, 1))(inputs, kernel)
-        for got, by_reverse in zip(*map(jax.tree.leaves, (once, twice)), strict=True):
-            assert_close(got, by_reverse, 1e-5)

@@ -12,8 +12,8 @@ from keras_seqconv.ops.fused import add_and_norm, dropout
 from tests.backends import gradients, modes, to_numpy
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.75, 1 - 2**-15])
-@pytest.mark.parametrize("shape", [(64, 32, 32), (65, 33, 31), (70001,), (2**22,)])
+@pytest.mark.parametrize("rate", [0.3, 1 - 2**-15])
+@pytest.mark.parametrize("shape", [(65, 33, 31), (2**22,)])
 def test_share_of_zeros_and_scale(shape, rate):
     """Also where an odd number of 16-bit decisions is needed, and of few that stay."""
     generator = keras.random.SeedGenerator(3)
@@ -33,27 +33,6 @@ def test_neighbours_are_independent():
     for distance in (1, 2, 3):
         together = np.mean(kept[:, distance:] * kept[:, :-distance]) * 4
         assert abs(together) < 5 / np.sqrt(kept.size)
-
-
-def test_every_call_draws_anew_and_seeds_repeat():
-    x = ops.ones((50, 50))
-    first, second = keras.random.SeedGenerator(7), keras.random.SeedGenerator(7)
-    masks = [to_numpy(dropout(x, 0.5, first)) for _ in range(2)]
-    assert not np.array_equal(*masks)
-    assert np.array_equal(masks[0], to_numpy(dropout(x, 0.5, second)))
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((8, 7), "float16"), ((8, 7), "bfloat16"), ((0, 3, 4), "float32"),
-     ((2, 0, 5), "float32")],
-)  # fmt: skip
-def test_dtype_and_shape_are_kept(shape, dtype):
-    outputs = dropout(ops.ones(shape, dtype), 0.4, keras.random.SeedGenerator(1))
-    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
-    assert outputs.shape == shape
-    kept = to_numpy(ops.cast(outputs, "float32")) > 0
-    assert not kept.size or set(np.unique(kept)) == {False, True}
 
 
 @pytest.mark.tensorflow
@@ -102,7 +81,7 @@ def expected(inputs, branch, gamma, beta):
     return centred / np.sqrt(variance + EPSILON) * gamma + beta
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     batch=st.integers(1, 5),
     length=st.integers(1, 11),
@@ -164,7 +143,7 @@ def test_half_precision_is_computed_in_float32(dtype):
         )
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
+@pytest.mark.parametrize("rate", [0.1, 0.75])
 def test_the_rest_is_scaled_and_the_gradient_has_the_same_mask(rate):
     inputs, branch, gamma, beta, weights = draw((8, 25, 64))
 
@@ -244,3 +223,11 @@ def test_second_derivatives():
     np.testing.assert_allclose(
         of_gradient(call), of_gradient(composed), rtol=1e-3, atol=1e-3
     )
+
+
+def test_every_call_draws_anew_and_seeds_repeat():
+    x = ops.ones((50, 50))
+    first, second = keras.random.SeedGenerator(7), keras.random.SeedGenerator(7)
+    masks = [to_numpy(dropout(x, 0.5, first)) for _ in range(2)]
+    assert not np.array_equal(*masks)
+    assert np.array_equal(masks[0], to_numpy(dropout(x, 0.5, second)))

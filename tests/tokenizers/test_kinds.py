@@ -130,45 +130,6 @@ def test_joint_and_separate(kind):
         assert source.vocabulary_size == OPTIONS[kind]["vocabulary_size"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bad_texts(kind):
-    for texts, words in (
-        ({"source_texts": 5}, "`source_texts` must be a list of texts. Received: 5"),
-        ({"target_texts": [*GERMAN, 5]}, "`target_texts` must hold texts. Received: 5"),
-        ({"source_texts": [], "target_texts": []}, "must hold a"),
-    ):
-        given = {"source_texts": ENGLISH, "target_texts": GERMAN} | texts
-        with pytest.raises(ValueError, match=re.escape(words)):
-            train_tokenizers(kind, **given, **OPTIONS[kind])
-
-    def broken():
-        yield from ENGLISH
-        raise OSError("disk on fire")
-
-    with pytest.raises(OSError, match="disk on fire"):
-        train_tokenizers(kind, broken(), GERMAN, **OPTIONS[kind])
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "words"),
-    [
-        ("bpe", {}, "kind='bpe'"),
-        ("words", {"joint": 1}, "joint=1"),
-        ("words", {"vocabulary_size": 4}, "vocabulary_size=4"),
-        ("words", {"min_count": 0}, "min_count=0"),
-        ("sentencepiece_bpe", {"vocabulary_size": None}, "vocabulary_size=None"),
-        ("moses_bpe", {"moses": True}, "language=None"),
-        ("moses_bpe", {"languages": ("de", "EN"), "moses": True}, "language='EN'"),
-        ("moses_bpe", {"merges": 0}, "merges=0"),
-        ("moses_bpe", {"target_texts": [" "], "joint": False}, "`target_texts` must"),
-    ],
-)
-def test_bad_arguments(kind, options, words):
-    given = {"source_texts": ENGLISH, "target_texts": GERMAN} | OPTIONS.get(kind, {})
-    with pytest.raises(ValueError, match=re.escape(words)):
-        train_tokenizers(kind, **given | options)
-
-
 # --- Folders. ---
 
 

@@ -1,7 +1,5 @@
 """Text to ids and back through fairseq's dictionaries, Moses and byte pairs."""
 
-import json
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +9,6 @@ import pytest
 from keras_seqconv.tokenizers import (
     Dictionary,
     DictionaryTokenizer,
-    load_tokenizer,
     train_tokenizers,
 )
 
@@ -102,63 +99,6 @@ def test_moses_options_and_the_order_of_steps():
     assert tokenizer.join(tokens) == "the house."
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"moses": True}, "language=None"),
-        ({"normalize": True, "language": "../de"}, "language='../de'"),
-        ({"language": 3}, "language=3"),
-        ({"lowercase": 1}, "lowercase=1"),
-        ({"moses": "yes", "language": "de"}, "moses='yes'"),
-        ({"remove_bpe": "@@ "}, "remove_bpe='@@ '"),
-        ({"dictionary": "dict.txt"}, "dictionary='dict.txt'"),
-    ],
-)
-def test_bad_arguments(arguments, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        DictionaryTokenizer(**{"dictionary": Dictionary()} | arguments)
-
-
-@pytest.mark.parametrize(
-    ("package", "arguments"),
-    [
-        ("sacremoses", {"moses": True, "language": "de"}),
-        ("sacremoses", {"normalize": True, "language": "de"}),
-        ("subword_nmt", {"bpe_codes": CODES}),
-    ],
-)
-def test_missing_package_names_the_extra(monkeypatch, package, arguments):
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "subword_nmt.apply_bpe", raising=False)
-    with pytest.raises(ImportError, match=r"pip install 'keras-seqconv\[mt\]'"):
-        DictionaryTokenizer(Dictionary(), **arguments)
-    # Joining needs none.
-    tokenizer = DictionaryTokenizer(Dictionary(), remove_bpe=True)
-    assert tokenizer.join(["ein", "Ha@@", "us", "a@@b", "x@@"]) == "ein Haus a@@b x"
-
-
-def test_settings_are_kept(tmp_path):
-    tokenizer = DictionaryTokenizer(
-        Dictionary([("the", 9), ("hou@@", 3), ("se", 2), ("é", 1)]),
-        language="en", normalize=True, moses=True, aggressive_dash_splits=False,
-        escape=False, lowercase=True, bpe_codes=CODES, remove_bpe=True,
-    )  # fmt: skip
-    tokenizer.save(tmp_path)
-    settings = json.loads((tmp_path / "settings.json").read_text())
-    again = load_tokenizer(tmp_path)
-    for name in set(settings) - {"format_version"}:
-        assert getattr(again, name) == getattr(tokenizer, name) == settings[name], name
-    assert again.bpe_codes == CODES and again.dictionary == tokenizer.dictionary
-    text = "The house-é & more"
-    assert again.tokenize([text]) == tokenizer.tokenize([text])
-    # Plain words have no codes.
-    DictionaryTokenizer(Dictionary([("a", 1)]), remove_bpe=True).save(tmp_path / "a")
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert names == ["dict.txt", "settings.json"]
-    again = load_tokenizer(tmp_path / "a")
-    assert again.remove_bpe and again.bpe_codes is None
-
-
 # --- Training ---
 
 GERMAN = ["Der Hund läuft im Park.", "Die Hunde laufen, und der Mann schläft."] * 3
@@ -208,14 +148,3 @@ def test_training_with_moses_and_a_joined_dictionary():
     same = train_tokenizers("moses_bpe", (), ENGLISH, languages=("en", "en"), merges=30)
     alone = DictionaryTokenizer.train(ENGLISH, "en", 30)
     assert same[0] is same[1] and same[0].dictionary == alone.dictionary
-
-
-def test_sizes_of_a_trained_dictionary():
-    texts = ["a a a b b c", "<pad> a"]
-    tokenizer = DictionaryTokenizer.train(texts, moses=False)
-    assert tokenizer.dictionary.symbols[4:] == ("a", "b", "c", "madeupword0000")
-    assert tokenizer.unspellable_ids == [0, 1, 7]
-    assert tokenizer.bpe_codes is None and not tokenizer.remove_bpe
-    small = DictionaryTokenizer.train(texts, moses=False, vocabulary_size=5)
-    assert small.dictionary.symbols[4:6] == ("a", "madeupword0000")
-    assert small.tokenize(["a b <pad>"]) == [[4, 3, 3, 2]]

@@ -3,7 +3,6 @@
 import io
 import os
 import re
-import sys
 
 import pytest
 from hypothesis import example, given, settings
@@ -145,14 +144,6 @@ def test_a_draw_of_many_texts(monkeypatch):
     assert SentencePieceTokenizer(model).vocabulary_size == 320
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_odd_training_texts(kind):
-    odd = ["a\0b", "", "\t", "\u2585\u2581", "x" * 5000, b"\xff the", "\ud800"]
-    tokenizer = SentencePieceTokenizer.train(TEXTS + odd, 302, kind)
-    (back,) = tokenizer.detokenize(tokenizer.tokenize(["a\0b \u2585 the"]))
-    assert back == "a\0b \u2585 the"
-
-
 @pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc"])
 @settings(deadline=None)
 @given(words=st.lists(st.text("thegarn", min_size=1), max_size=4), data=st.data())
@@ -165,26 +156,6 @@ def test_white_space_is_folded(normalization, words, data):
     assert ids[0] == ids[1]
     assert tokenizer.detokenize(ids) == [" ".join(words)] * 2
     assert tokenizer.join(tokenizer.split(text)) == " ".join(words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"vocabulary_size": 100_000}, "Please set it to a value <= "),
-        ({"vocabulary_size": 20}, "smaller than required_chars. 20 vs"),
-        ({"vocabulary_size": 0}, "vocabulary_size=0"),
-        ({"texts": ["", " \t", "\0"]}, "`texts` must hold a text. Received: none"),
-        ({"model_type": "word"}, "model_type='word'"),
-        ({"character_coverage": float("nan")}, "character_coverage=nan"),
-        ({"byte_fallback": 1}, "byte_fallback=1"),
-    ],
-)
-def test_bad_training_arguments(arguments, words):
-    for kind in TYPES:
-        given = {"texts": TEXTS, "vocabulary_size": 300, "model_type": kind}
-        with pytest.raises(ValueError, match=re.escape(words)) as error:
-            SentencePieceTokenizer.train(**given | arguments)
-        assert ".cc" not in str(error.value)
 
 
 # --- Models of others ---
@@ -216,9 +187,3 @@ def test_fitting_models_of_others_can_be_used():
     for options, expected in ((KEPT, text), ({}, "the young garden")):
         tokenizer = SentencePieceTokenizer(foreign_model(**IDS, **options))
         assert tokenizer.detokenize(tokenizer.tokenize([text])) == [expected]
-
-
-def test_missing_package_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras-seqconv\[mt\]'"):
-        SentencePieceTokenizer(MODELS["bpe", True].model)

@@ -1,13 +1,9 @@
 """Words and characters."""
 
-import json
-import re
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_seqconv.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+from keras_seqconv.tokenizers import CharacterTokenizer, WordTokenizer
 
 CLASSES = (WordTokenizer, CharacterTokenizer)
 WORDS = WordTokenizer.train(["the house", "the big house of the king"])
@@ -47,30 +43,3 @@ def test_every_training_text_of_characters_comes_back(texts):
         assert [len(row) - 1 for row in ids] == [len(text) for text in texts]
         assert tokenizer.detokenize(ids) == texts
         assert [tokenizer.join(tokenizer.split(text)) for text in texts] == texts
-
-
-@pytest.mark.parametrize(
-    ("cls", "tokens", "words"),
-    [
-        (WordTokenizer, ["a", "a"], "once and be no special symbol. Received: 'a'"),
-        (WordTokenizer, ["<pad>"], "no special symbol. Received: '<pad>'"),
-        (WordTokenizer, ["a b"], "without ASCII white space. Received: 'a b'"),
-        (WordTokenizer, ["\ud800"], "Received: '\\ud800'"),
-        (WordTokenizer, "abc", "must be a list of texts"),
-        (CharacterTokenizer, ["ab"], "must be one character. Received: 'ab'"),
-    ],
-)
-def test_bad_vocabularies(cls, tokens, words, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        cls(tokens)
-    cls.train(["a"]).save(tmp_path)
-    (tmp_path / "vocabulary.json").write_text(json.dumps(tokens))
-    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("cls", CLASSES)
-def test_nothing_to_learn(cls):
-    for texts, least, received in (([], 1, "0 tokens"), (["ab"], 2, "none among")):
-        with pytest.raises(ValueError, match=f"at least {least} times.*{received}"):
-            cls.train(texts, min_count=least)

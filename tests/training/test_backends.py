@@ -101,29 +101,3 @@ def test_the_other_backend_reads_the_model(corpus, run):
     texts, scores = translations(run, lines)
     assert backend == OTHER and json.loads(found)[0] == texts and any(texts)
     np.testing.assert_allclose(json.loads(found)[1], scores, atol=1e-4)
-
-
-def test_jax_prints_translations_and_what_it_cannot_do(corpus, run, tmp_path):
-    """And no line of TensorFlow's, which reads its data."""
-    program = """
-import sys
-import keras_seqconv
-from keras_seqconv_cli import main
-run, corpus, output = sys.argv[1:]
-train = ["train", "--preset", "dynamic_conv_phrases", "--source-language", "en"]
-assert main(["translate", run, "--input", f"{corpus}/test.en", "--quiet"]) == 0
-assert main(["export", run, "--output", output]) == 2
-assert main(["export", run, "--format", "onnx", "--output", output]) == 2
-try:
-    keras_seqconv.load(run).model.export(output, format="litert")
-except ValueError as error:
-    print("error:", error, file=sys.stderr)
-assert main([*train, "--dataset", corpus, "--workdir", output, "--devices", "2"]) == 2
-"""
-    done = run_python(program, run, corpus, tmp_path / "output", KERAS_BACKEND="jax")
-    assert done.stdout.splitlines() == lines_of(run / "test.hypotheses")
-    *exports, devices = done.stderr.splitlines()
-    start = "error: An export is made on the TensorFlow backend: "
-    assert [line.startswith(start) for line in exports] == [True] * 3
-    assert devices.startswith("error: --devices must be at most 1, as many devices of ")
-    assert not (tmp_path / "output").exists()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from keras_seqconv.presets import NAG, PRESETS, Cosine
+from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
@@ -67,7 +67,7 @@ def test_texts_of_the_command_line_get_their_types():
         ({"num_hosts": 2, "host_index": 0}, ["given together", "hosts=None"]),
         ({"hosts": "a:1", "num_hosts": 2, "host_index": 2}, ["less than `num_hosts`"]),
         ({"joint_vocabulary": False, "architecture": {"share_embeddings": "all"}},
-         ["`joint_vocabulary` must not be false", "'share_embeddings': 'all'"]),
+         ["`joint_vocabulary` must not be false", "`share_embeddings`='all'"]),
         ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
         ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
         ({"source_language": "de", "target_language": "de"},
@@ -141,9 +141,9 @@ def test_another_schedule_and_optimizer():
     found = resolve_recipe(
         options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
     )
-    assert found.optimizer == NAG(momentum=0.9)
+    assert found.optimizer == NagOptions(momentum=0.9)
     # The period is what follows the warm-up.
-    assert found.schedule == Cosine(
+    assert found.schedule == CosineOptions(
         learning_rate=3.5e-3, warmup_steps=2000, period=3000
     )
     schedule = make_optimizer(found).inner_optimizer._learning_rate
@@ -239,7 +239,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
         ({"recipe": {"r_drop": 1.0}}, "Recipe got an unexpected keyword argument"),
         (
             {"recipe": {"search": {"r_drop": 1.0}}},
-            "Search got an unexpected keyword",
+            "BeamOptions got an unexpected keyword",
         ),
         (
             {"recipe": {"schedule": {"name": "linear"}}},
@@ -269,7 +269,8 @@ def test_white_space_is_folded_but_in_text_of_a_language_model(tmp_path):
     ):
         given = options(preset=preset, dataset=str(tmp_path / file), **sizes)
         corpus = open_corpus_of(given)
-        tokenizer = _learned_tokenizers(given, corpus, print)[1]
+        kind, sides = given.tokenizers[1], ("source", "target")
+        tokenizer = _learned_tokenizers(given, kind, sides, corpus, print)[1]
         assert tokenizer.detokenize(tokenizer.tokenize([" the\t is "])) == [expected]
 
 
@@ -315,6 +316,46 @@ def test_two_vocabularies_of_one_size_for_one_embedding_are_refused(tmp_path):
     run = start(options(workdir=str(tmp_path / "other"), **changes))
     with pytest.raises(ValueError, match="one vocabulary.* 'a' and 'b' for one id"):
         tokenizers_of(run, None, str)
+
+
+def test_each_side_has_its_tokenizer(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "train.en").write_text("cat\nact\n")
+    (corpus / "train.xx").write_text("K AE T\nAE K T\n")
+    phones = tmp_path / "phones"
+    phones.write_text("T\nK\nAE\nZH\n")
+    changes = {
+        "preset": "light_conv", "dataset": str(corpus), "source_language": "en",
+        "target_language": "xx", "source_tokenizer": "characters",
+    }  # fmt: skip
+    for number, (target, tokens) in enumerate((
+        ("words", ("AE", "K", "T")),
+        (f"words:{phones}", ("T", "K", "AE", "ZH")),
+        (str(tmp_path / "0"), ("AE", "K", "T")),  # a run with tokenizers
+    )):  # fmt: skip
+        workdir = str(tmp_path / str(number))
+        given, said = options(target_tokenizer=target, workdir=workdir, **changes), []
+        pair = tokenizers_of(start(given), open_corpus_of(given), said.append)
+        assert [tokenizer.kind for tokenizer in pair] == ["characters", "words"]
+        assert pair[1].tokens == tokens
+        assert said[0].startswith("Training the tokenizer of the source (characters")
+        for tokenizer, text in zip(pair, ("tact", "T AE K T"), strict=True):
+            assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
+        model = make_model(given, "float32", *pair)
+        assert model.get_config()["share_embeddings"] == "decoder"
+    given = {**changes, "workdir": str(tmp_path / "run")}
+    for wrong, words in (
+        ({"target_tokenizer": "moses_bpe"}, "`tokenizer` must be moses_bpe for both"),
+        ({"target_tokenizer": "words:none"}, "No such file"),
+        ({"target_tokenizer": f"characters:{phones}"}, "phones holds no vocabulary"),
+        ({"target_tokenizer": "letters"}, "`tokenizer` must be one of .* words:FILE"),
+    ):
+        run = start(options(**given, **wrong))
+        with pytest.raises((OSError, ValueError), match=words):
+            tokenizers_of(run, open_corpus_of(run.options), str)
+    with pytest.raises(ValueError, match="tokenizers of the sides differ"):
+        options(**given, architecture={"share_embeddings": "all"})
 
 
 PAIR = ["train.de", "train.en"]

@@ -5,35 +5,73 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 
 ort.env.wasm.numThreads = 1; // more need headers that a plain file server does not send
 
-// SentencePiece in WebAssembly, built for Node.js: its `load` reads a file, here bytes.
-globalThis.exports = {};
-globalThis.require = () => ({ readFileSync: (bytes) => bytes });
-await import("./sentencepiece/index.js");
-const { SentencePieceProcessor } = globalThis.exports;
-delete globalThis.exports;
-delete globalThis.require;
-
 async function bytes(url) {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
   return new Uint8Array(await response.arrayBuffer());
 }
 
-export class Tokenizer extends SentencePieceProcessor {
-  // The model of a file, and the id of its unknown piece.
+async function json(url) {
+  return JSON.parse(new TextDecoder().decode(await bytes(url)));
+}
+
+// The tokenizer of a folder: `encodeIds`, `encodePieces`, `decode`.
+export async function loadTokenizer(folder, unknown) {
+  const { kind } = await json(`${folder}/settings.json`);
+  if (kind === "sentencepiece") return Pieces.load(`${folder}/sentencepiece.model`, unknown);
+  return new Vocabulary(kind, await json(`${folder}/vocabulary.json`), unknown);
+}
+
+// Words between ASCII white space, or characters, whose ids begin at 4.
+class Vocabulary {
+  constructor(kind, tokens, unknown) {
+    this.words = kind === "words";
+    this.symbols = ["<s>", "<pad>", "</s>", "<unk>", ...tokens];
+    this.ids = new Map(tokens.map((token, index) => [token, index + 4]));
+    this.unknown = unknown;
+  }
+
+  encodePieces(text) {
+    return this.words ? text.match(/[^ \t-\r]+/g) ?? [] : [...text];
+  }
+
+  encodeIds(text) {
+    return this.encodePieces(text).map((token) => this.ids.get(token) ?? this.unknown);
+  }
+
+  decode(ids) {
+    return ids.map((id) => this.symbols[id]).join(this.words ? " " : "");
+  }
+}
+
+// SentencePiece in WebAssembly, built for Node.js: its `load` reads a file, here bytes.
+class Pieces {
   static async load(url, unknown) {
-    const self = Object.assign(new Tokenizer(), { unknown });
-    await self.load(await bytes(url));
-    return self;
+    globalThis.exports ??= {};
+    globalThis.require ??= () => ({ readFileSync: (bytes) => bytes });
+    await import("./sentencepiece/index.js"); // once, whatever the number of calls
+    const model = new globalThis.exports.SentencePieceProcessor();
+    await model.load(await bytes(url));
+    return Object.assign(new Pieces(), { unknown, model });
+  }
+
+  encodePieces(text) {
+    return this.model.encodePieces(text);
+  }
+
+  encodeIds(text) {
+    return this.model.encodeIds(text);
   }
 
   // Without the one blank that the model puts before every text; of several, SentencePiece
   // leaves out all at the start, but none behind another piece.
   decode(ids) {
     const spelled = (ids) =>
-      this.decodeIds([this.unknown, ...ids]).slice(this.decodeIds([this.unknown]).length);
+      this.model
+        .decodeIds([this.unknown, ...ids])
+        .slice(this.model.decodeIds([this.unknown]).length);
     const first = ids.slice(0, 1);
-    const hasBlank = spelled(first) !== this.decodeIds(first);
+    const hasBlank = spelled(first) !== this.model.decodeIds(first);
     return spelled(ids).slice(hasBlank ? 1 : 0);
   }
 }
@@ -43,10 +81,9 @@ export class Translator {
     const externalData = [{ path: "weights.bin", data: await bytes(`${folder}/weights.bin`) }];
     const session = (name) =>
       ort.InferenceSession.create(`${folder}/${name}.onnx`, { externalData });
-    const settings = await (await fetch(`${folder}/generation.json`)).json();
+    const settings = await json(`${folder}/generation.json`);
     const self = Object.assign(new Translator(), { settings });
-    const tokenizer = (name) =>
-      Tokenizer.load(`${folder}/${name}/sentencepiece.model`, settings.special_ids.unk);
+    const tokenizer = (name) => loadTokenizer(`${folder}/${name}`, settings.special_ids.unk);
     const { source, target } = settings.tokenizers;
     self.source = await tokenizer(source);
     self.target = target === source ? self.source : await tokenizer(target);
