@@ -51,6 +51,13 @@ def no_graphs(monkeypatch):
 
 
 @pytest.fixture
+def no_finish(monkeypatch):
+    """Trainings end with their last checkpoint."""
+    module = sys.modules["keras_seqconv.training.train"]  # `train` is a function, too
+    monkeypatch.setattr(module, "finish", lambda *_: {})
+
+
+@pytest.fixture
 def corpus(tmp_path):
     return write_corpus(tmp_path / "corpus")
 
