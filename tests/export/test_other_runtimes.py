@@ -422,6 +422,7 @@ def test_a_page_splits_and_joins_as_sentencepiece(page):
             assert not wrong, (kind, rule, len(wrong), wrong[0])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="`translator` must be a Translator"):
         ks.export.onnx_model(make_language_model(), tmp_path / "onnx")

@@ -460,6 +460,7 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         assert error.startswith("error: ") and flag in error
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_finish")
 def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
     changes = dict(early_stopping=2, updates_per_epoch=1, learning_rate=1.0)
@@ -476,6 +477,7 @@ def test_early_stopping_says_so_and_the_model_is_the_best(corpus, tmp_path):
     assert checkpoints.update_of(path) == end - 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_finish")
 @pytest.mark.filterwarnings("default:Skipped a checkpoint")
 def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
