@@ -1,19 +1,43 @@
 """The demo page, as a browser shows it."""
 
 import http.client
+import io
 import json
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import keras_seqconv as ks
+from keras_seqconv.evaluation import demo, plots
 from tests.processes import COMMAND
 from tests.small_models import TOKENIZER, encoder_decoder, make_language_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    pytest.importorskip("gradio", reason="needs the extra demo (Gradio)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    for flag in (
+        "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+        "disable-background-networking", "disable-component-update", "disable-sync",
+        "window-size=1300,2000",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    opened = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield opened
+    opened.quit()
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +84,17 @@ def start():
     for process in processes:
         process.terminate()
         process.wait(30)
+
+
+@pytest.fixture
+def serve(start, browser):
+    """Starts the command for models and opens its page."""
+
+    def serve(*models):
+        browser.get(f"http://127.0.0.1:{start(*models)}")
+        return browser
+
+    return serve
 
 
 def wait_a_moment():
@@ -131,18 +166,14 @@ def test_every_handler_has_the_limit_of_texts(start, folders):
     assert "At most 1,000 characters, please; 1,002" in told
 
 
-def elements(browser, css: str):
-    return browser.find_elements("css selector", css)
-
-
-def values(browser) -> list[str]:
-    return [box.get_attribute("value") for box in elements(browser, "textarea")]
-
-
 def until(browser, condition):
     from selenium.webdriver.support.ui import WebDriverWait
 
     return WebDriverWait(browser, 90).until(condition)
+
+
+def elements(browser, css: str):
+    return browser.find_elements("css selector", css)
 
 
 def click(browser, label: str):
@@ -151,6 +182,10 @@ def click(browser, label: str):
         return labels.get(label)
 
     until(browser, button).click()
+
+
+def values(browser) -> list[str]:
+    return [box.get_attribute("value") for box in elements(browser, "textarea")]
 
 
 def test_a_translation_with_its_scores_and_pictures(serve, folders):
@@ -173,3 +208,32 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
             assert best.text in shown.text and f"{best.score:.3f}" in shown.text
             scores = [f"{score:.2f}" for score in best.positional_scores]
             assert all(score in shown.text for score in scores)
+
+
+def test_pictures_have_whole_labels(rows=15, columns=1):
+    """As Gradio saves them: no ink at the edges."""
+    image = pytest.importorskip("matplotlib.image", reason="needs the extra plot")
+    tokens = ["m" * 22] * rows, ["m" * 20] * columns
+    picture = plots.attention(np.full((rows, columns), 0.1), *tokens[::-1])
+    file = io.BytesIO()
+    demo._whole(picture).savefig(file, format="png")
+    file.seek(0)
+    ink = image.imread(file)[..., :3].min(axis=-1) < 0.8
+    assert not (ink[[0, -1]].any() or ink[:, [0, -1]].any())
+
+
+def test_a_language_model_continues_a_text(serve, folders):
+    page = serve(folders / "writer")
+    text = until(page, lambda page: elements(page, "textarea"))[0]
+    text.send_keys("w1 odd")
+    click(page, "Continue")
+    until(page, lambda page: values(page)[-1])
+    assert "1 of 2 input tokens are unknown" in page.page_source
+    generator = ks.load(folders / "writer")
+    expected = generator.sample(
+        ["w1 odd"], seed=1, temperature=0.8, top_k=40, max_length=200
+    )
+    assert values(page)[-1] == expected[0]
+    text.clear()
+    text.send_keys("w" * 1001)  # the box takes no more than 1,000
+    assert re.fullmatch("w{1000}", values(page)[0])

@@ -33,7 +33,7 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("hosts") / "corpus")
 
 
-def start(corpus, workdir, there=1, environment=None, /, **changes):
+def start(corpus, workdir, there=1, environment=None, /, code="", **changes):
     """A process with so many devices."""
     command = flags(corpus, workdir, **{**CHANGES, **changes})
     environment = environment or {}
@@ -44,7 +44,7 @@ def start(corpus, workdir, there=1, environment=None, /, **changes):
         "--xla_backend_optimization_level=0",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *command], text=True, cwd=ROOT,
+        [sys.executable, "-c", f"{code}\n{COMMAND}", *command], text=True, cwd=ROOT,
         env={**os.environ, **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -176,13 +176,17 @@ def test_a_host_joins_as_itself(tmp_path, monkeypatch):
     assert hosts.shard() == (2, 4) and not hosts.is_first()
 
 
-@pytest.mark.slow
-def test_a_host_that_is_different_is_named(corpus, tmp_path):
-    different = {"learning_rate": 0.5}
-    both = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
-    words = "--learning-rate is 0.5 on host 1 and 0.01 on host 0"
-    assert all(words in end(process, 2)[1] for process in both)
-    assert not (tmp_path / "run" / "checkpoints").exists()
+@pytest.mark.parametrize("kind", [ValueError, "JaxRuntimeError"])
+def test_a_closed_connection_is_told_from_another_error(monkeypatch, kind):
+    """JAX raises either class for a host that has gone."""
+    from jax import errors
+
+    kind = getattr(errors, kind) if isinstance(kind, str) else kind
+    monkeypatch.setattr(hosts, "shard", lambda: (0, 2))
+    with pytest.raises(ConnectionError, match="on host 0 of 2"), hosts.awaited():
+        raise kind("UNKNOWN: Gloo AllGather failed: closed by peer")
+    with pytest.raises(ValueError, match="^`rate` must be positive$"), hosts.awaited():
+        raise ValueError("`rate` must be positive")
 
 
 LONG_TEXT = """
@@ -205,3 +209,24 @@ def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     _, error = end(first, 2)
     assert time.monotonic() - began < 60
     assert "error: Training ends on host 0 of 2, most likely because" in error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "different, words",
+    [
+        ({"learning_rate": 0.5}, "--learning-rate is 0.5 on host 1 and 0.01 on host 0"),
+        ({"dataset": "other"}, "host 1: --dataset must hold what it held when"),
+    ],
+)
+def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):
+    if "dataset" in different:
+        shutil.copytree(corpus, tmp_path / "other")
+        for side in ("en", "de"):
+            with open(tmp_path / "other" / f"train.{side}", "a") as file:
+                file.write("more\n")
+        different = {"dataset": str(tmp_path / "other")}
+    both = start_hosts(corpus, [tmp_path / "run"] * 2, of_second=different)
+    first, second = (end(process, 2)[1] for process in both)
+    assert words in first and words.removeprefix("host 1: ") in second
+    assert not (tmp_path / "run" / "checkpoints").exists()
