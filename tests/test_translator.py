@@ -244,6 +244,7 @@ def test_each_side_has_its_own_tokenizer():
     np.testing.assert_allclose(again, [best.score for best in found], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_search_options(translator):
     texts = random_texts(6)
     ids = np.array([TOKENIZER.tokenize(texts[:1])[0]])

@@ -139,6 +139,7 @@ def test_old_files_stay_until_the_new_one_is_written(tmp_path, monkeypatch):
     checkpoints.check(checkpoints.path_of(tmp_path, 5))
 
 
+@pytest.mark.slow
 def test_train_function_is_made_once(tmp_path):
     traces = []
 

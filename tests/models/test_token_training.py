@@ -81,9 +81,9 @@ def train(model, steps=1, data=None, updates=3, **options):
     quick_and_slow(
         [
             (small_model, 4, GRAPH),
-            (adaptive_model, 3, {"loss": None}),
         ],
         [
+            (adaptive_model, 3, {"loss": None}),
             (translation_model, 4, GRAPH),
             (small_model, 2, {"steps_per_execution": 2, **XLA}),
         ],

@@ -342,8 +342,8 @@ def test_each_side_has_its_tokenizer(tmp_path):
         assert said[0].startswith("Training the tokenizer of the source (characters")
         for tokenizer, text in zip(pair, ("tact", "T AE K T"), strict=True):
             assert tokenizer.detokenize(tokenizer.tokenize([text])) == [text]
-        model = make_model(given, "float32", *pair)
-        assert model.get_config()["share_embeddings"] == "decoder"
+    model = make_model(given, "float32", *pair)
+    assert model.get_config()["share_embeddings"] == "decoder"
     given = {**changes, "workdir": str(tmp_path / "run")}
     for wrong, words in (
         ({"target_tokenizer": "moses_bpe"}, "`tokenizer` must be moses_bpe for both"),
