@@ -22,7 +22,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.layers.short_conv import make_canon
-from keras_seqconv.ops.fused import split_not_finite
+from keras_seqconv.ops.fused import nan_in_keys, write_positions
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_mask,
@@ -273,7 +273,7 @@ class MultiHeadAttention(SequenceLayer):
             )
         position = state["position"]
         start = ops.minimum(position, held - new)
-        memory = {n: _write(state[n], added[n], start) for n in added}
+        memory = {n: write_positions(state[n], added[n], start) for n in added}
         outputs = self._attend(query, memory, _causal_mask(new, held, position))
         outputs = ops.where(position + new <= held, outputs, float("nan"))
         return outputs, {**memory, **canon, "position": position + new}
@@ -482,7 +482,7 @@ def _memory(keys, values):
 def _past(memory):
     """A memory that not every query may look at."""
     # One new position may look at all there are: nothing is masked.
-    return memory if memory["keys"].shape[2] == 1 else _nan_in_keys(**memory)
+    return memory if memory["keys"].shape[2] == 1 else nan_in_keys(**memory)
 
 
 def _known(*sizes):
@@ -494,39 +494,3 @@ def _causal_mask(queries, keys, offset=0):
     """(1, 1, queries, keys); query t is at position t + offset."""
     last = ops.arange(queries, dtype="int32") + offset
     return (ops.arange(keys, dtype="int32") <= last[:, None])[None, None]
-
-
-def _nan_in_keys(keys, values):
-    """A memory whose values are finite: where they were not, the keys are NaN.
-
-    Masks select logits, and so hide NaN of keys. They do not hide NaN of values, which
-    a weight of 0 multiplies.
-    """
-
-    def marked():
-        zeroed, spoiled = split_not_finite(values)
-        return ops.where(spoiled, float("nan"), keys), zeroed
-
-    # A sum that overflows costs time and changes nothing.
-    finite = ops.isfinite(ops.sum(values))
-    keys, values = ops.cond(finite, lambda: (keys, values), marked)
-    return {"keys": keys, "values": values}
-
-
-def _write(cache, rows, start):
-    """Put rows (B, H, n, D) into cache (B, H, max_length, D) from position start.
-
-    A scatter, not `ops.slice_update`: on TensorFlow the latter is an XLA op, which is
-    compiled on its own in every graph and refused by a stock TensorFlow Serving.
-    """
-    batch, heads, new, head_dim = ops.shape(rows)
-    time = ops.arange(new, dtype="int32") + start
-    row = ops.arange(batch * heads, dtype="int32")
-    indices = ops.stack(ops.meshgrid(row, time, indexing="ij"), axis=-1)
-    written = ops.scatter_update(
-        ops.reshape(cache, (-1, ops.shape(cache)[2], head_dim)),
-        # Flat: Keras takes a list of indices to the same meaning on every backend.
-        ops.reshape(indices, (-1, 2)),
-        ops.reshape(rows, (-1, head_dim)),
-    )
-    return ops.reshape(written, ops.shape(cache))

@@ -63,6 +63,42 @@ def split_not_finite(values):
     return zeroed, ops.logical_not(ops.all(finite, axis=-1, keepdims=True))
 
 
+def nan_in_keys(keys, values):
+    """A memory whose values are finite: where they were not, the keys are NaN.
+
+    Masks select logits, and so hide NaN of keys. They do not hide NaN of values, which
+    a weight of 0 multiplies.
+    """
+
+    def marked():
+        zeroed, spoiled = split_not_finite(values)
+        return ops.where(spoiled, float("nan"), keys), zeroed
+
+    # A sum that overflows costs time and changes nothing.
+    finite = ops.isfinite(ops.sum(values))
+    keys, values = ops.cond(finite, lambda: (keys, values), marked)
+    return {"keys": keys, "values": values}
+
+
+def write_positions(cache, rows, start):
+    """Put rows (B, H, n, D) into cache (B, H, max_length, D) from position start.
+
+    A scatter, not `ops.slice_update`: on TensorFlow the latter is an XLA op, which is
+    compiled on its own in every graph and refused by a stock TensorFlow Serving.
+    """
+    batch, heads, new, head_dim = ops.shape(rows)
+    time = ops.arange(new, dtype="int32") + start
+    row = ops.arange(batch * heads, dtype="int32")
+    indices = ops.stack(ops.meshgrid(row, time, indexing="ij"), axis=-1)
+    written = ops.scatter_update(
+        ops.reshape(cache, (-1, ops.shape(cache)[2], head_dim)),
+        # Flat: Keras takes a list of indices to the same meaning on every backend.
+        ops.reshape(indices, (-1, 2)),
+        ops.reshape(rows, (-1, head_dim)),
+    )
+    return ops.reshape(written, ops.shape(cache))
+
+
 def row_sums(rows):
     """(N, C) -> (N, 1).
 
