@@ -3,7 +3,7 @@
 Dropout from half as many random bits; the end of a sub-layer in training (dropout,
 residual connection, normalization), of which each direction is one compiled function
 that keeps nothing; log-probabilities of given words, without all logits at once; and
-reads at indices.
+reads at indices, writes at positions.
 
 Letters: C channels, N rows, all positions of a batch, L words.
 """
