@@ -21,7 +21,7 @@ JAX_TESTS = ops $(addprefix layers/test_,contract.py formulas.py) models decodin
 
 help:
 	@echo "make quickstart  set up .venv and train, score and use a small model"
-	@echo "make test        set up .venv and run the quick tests (4 to 12 minutes on two cores)"
+	@echo "make test        set up .venv and run the quick tests (4 to 11 minutes on two cores)"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make test-jax    the tests of JAX"
 	@echo "make lint        ruff check and ruff format --check"

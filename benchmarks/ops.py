@@ -338,8 +338,7 @@ def print_scaling():
 
 
 def print_channels():
-    """A kernel for each channel, on the backend of `KERAS_BACKEND`."""
-    # Lambdas, as `tf.function` binds the defaults of a signature in every call.
+    """Kernels of channels. Lambdas: `tf.function` binds defaults in every call."""
     print(f"\n### causal_conv1d, {keras.backend.backend()}: forward / with backward\n")
     print("| C | K | over keras.ops.depthwise_conv | peak memory "
           "| with bias, SiLU and residual over without |")  # fmt: skip

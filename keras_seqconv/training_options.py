@@ -243,6 +243,11 @@ class TrainingOptions(_RecipeOptions):
                 "`source_language` and `target_language` must differ. "
                 f"Received: both {self.source_language!r}"
             )
+        if self.joint_vocabulary and len({*self.tokenizers}) > 1:
+            raise ValueError(
+                "`joint_vocabulary` must not be true where the tokenizers of the sides "
+                f"differ. Received: {' and '.join(self.tokenizers)}"
+            )
         shared = self.architecture.get("share_embeddings")
         if shared == "all" and not self.shares_all_embeddings:
             raise ValueError(

@@ -109,7 +109,7 @@ def _summary(translator, output: str, written: str) -> str:
             f"model         {family}",
             f"parameters    {model.count_params():,}",
             f"vocabularies  {sizes}",
-            f"search        {search}",
+            f"search        {search or 'the defaults'}",
             written,
             "",
             "Next:",

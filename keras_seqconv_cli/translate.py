@@ -61,6 +61,15 @@ class _Flags(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Sampling(Options):
+    sample: bool = option(
+        False,
+        "draw from the model's distribution, with --temperature and these options",
+    )
+    seed: int | None = option(None, "seed of the draws of each line (default 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Batches(Options):
     source_language: str | None = option(
         None, "language of the source (default: the model's)", metavar="xx"
@@ -90,11 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, _Flags)
     add_search_arguments(parser)
     group = parser.add_argument_group("sampling, in place of beam search")
-    text = "draw from the model's distribution, with --temperature and these options"
-    group.add_argument("--sample", action="store_true", help=text)
+    add_flags(group, _Sampling)
     add_options(group, own_fields(SampleOptions))
-    text = "seed of the draws of each line (default 1)"
-    group.add_argument("--seed", type=int, metavar="N", help=text)
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:

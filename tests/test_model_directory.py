@@ -1,5 +1,6 @@
 """Model directories: what is saved comes back, and nothing else does any harm."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -101,6 +102,12 @@ def test_tokenizers_and_search_options(tmp_path):
     loaded = ks.load(tmp_path / "two")
     assert loaded.source_tokenizer.lowercase and not loaded.target_tokenizer.lowercase
     assert loaded.search == BeamOptions(**search)
+    kept = json.loads((tmp_path / "two" / "config.json").read_text())["search"]
+    names = [field.name for field in dataclasses.fields(BeamOptions)]
+    of_a_call = ("num_hypotheses", "return_attention")
+    assert [*kept] == [name for name in names if name not in of_a_call]
+    with pytest.raises(TypeError, match="multiple values .*'num_hypotheses'"):
+        ks.Translator(model, lower, TOKENIZER, BeamOptions(num_hypotheses=2))
     ks.Translator(model, TOKENIZER, TOKENIZER).save(tmp_path / "one")
     assert not (tmp_path / "one" / "target_tokenizer").exists()
     shared = ks.load(tmp_path / "one")

@@ -281,12 +281,15 @@ def test_command_line(capsys):
         ([], 2, "required: COMMAND"),
         (["train-everything"], 2, "invalid choice: 'train-everything'"),
         (["average", "run", "--best", "0"], 2, "--best must be a positive integer"),
+        (["demo", "run", "--port", "65536"], 2, "--port must be at most 65535"),
     ]:
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == status
         printed = capsys.readouterr()
         assert words in printed.out + printed.err
+    assert main(["demo", "none", "--port", "65535"]) == 2
+    assert "none" in capsys.readouterr().err  # the model, not its port
 
 
 @pytest.mark.slow

@@ -164,9 +164,9 @@ class NextTokens(NamedTuple):
         forced = self.forced[:, None]
         first = np.arange(k) == 0
         is_taken = (forced != self.end_id) & first
-        of_forced = ops.where(is_taken, self.forced_log_prob[:, None], NEVER)
+        forced_log_probs = ops.where(is_taken, self.forced_log_prob[:, None], NEVER)
         ids = ops.where((forced >= 0) & first, forced, ids)
-        return ids, ops.where(forced >= 0, of_forced, log_probs)
+        return ids, ops.where(forced >= 0, forced_log_probs, log_probs)
 
     def all(self):
         """Log-probabilities of the whole vocabulary, (R, V), the end token included."""
@@ -175,8 +175,10 @@ class NextTokens(NamedTuple):
         ids = np.arange(len(self.bias), dtype="int32")
         if self.forced is not None:
             forced = self.forced[:, None]
-            of_forced = ops.where(forced == ids, self.forced_log_prob[:, None], NEVER)
-            log_probs = ops.where(forced >= 0, of_forced, log_probs)
+            forced_log_probs = ops.where(
+                forced == ids, self.forced_log_prob[:, None], NEVER
+            )
+            log_probs = ops.where(forced >= 0, forced_log_probs, log_probs)
         return ops.where(ids == self.end_id, self.end[:, None], log_probs)
 
 

@@ -151,7 +151,7 @@ def scores(
             results += _rouge(texts, columns, sentence_separator)
             continue
         if name == "exact" or name in _UNITS:
-            results.append(_errors(name, texts, columns, lowercase))
+            results.append(_error_score(name, texts, columns, lowercase))
             continue
         metric = metric_of(name, tokenize, lowercase, target_language)
         result = metric.corpus_score(texts, columns)
@@ -204,7 +204,7 @@ def _number_of(references) -> str:
     return f"nrefs:{counts.pop() if len(counts) == 1 else 'var'}"
 
 
-def _errors(name: str, texts, references, lowercase: bool) -> Score:
+def _error_score(name: str, texts, references, lowercase: bool) -> Score:
     signature = f"{_number_of(references)}|case:{'lc' if lowercase else 'mixed'}"
     if lowercase:
         texts, *references = [

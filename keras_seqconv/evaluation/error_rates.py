@@ -103,7 +103,7 @@ def error_rate(
     for reference, _, chunks in _nearest(hypotheses, references, unit):
         counts["symbols"] += len(reference)
         for chunk in chunks:
-            counts[chunk.type] += _errors(chunk)
+            counts[chunk.type] += _errors_in(chunk)
     kinds = ("substitute", "insert", "delete", "symbols")
     return ErrorRate(*(counts[kind] for kind in kinds))
 
@@ -148,13 +148,13 @@ def _nearest(hypotheses, references, unit: str) -> Iterator[tuple]:
         output = process(*sides)
         parts = output.references, output.hypotheses, output.alignments
         for row, *aligned in zip(rows, *parts, strict=True):
-            order = sum(map(_errors, aligned[2])), -len(aligned[0])
+            order = sum(map(_errors_in, aligned[2])), -len(aligned[0])
             if nearest[row] is None or order < nearest[row][0]:
                 nearest[row] = order, aligned
     return (aligned for _, aligned in nearest)
 
 
-def _errors(chunk) -> int:
+def _errors_in(chunk) -> int:
     if chunk.type == "equal":
         return 0
     of_reference = chunk.ref_end_idx - chunk.ref_start_idx

@@ -356,7 +356,7 @@ def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, si
 
 
 def _zeros_and_spare(tensor):
-    """Zeros of the shape of `like` with one more row, which takes what is surplus."""
+    """Zeros of the shape of `tensor` with one more row, which takes what is surplus."""
     return ops.concatenate([ops.zeros_like(tensor), ops.zeros_like(tensor[:1])], axis=0)
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from keras_seqconv import callbacks, checkpoints, evaluation
@@ -113,14 +113,15 @@ def _average_or_best(run: Run, text: Text, translator) -> str:
 
 
 def metrics_of_test(
-    options: TrainingOptions, language: str | None = None, references: Sequence = ()
+    options: TrainingOptions,
+    language: str | None = None,
+    references: Iterable[str] = (),
 ) -> tuple[str, ...]:
     """Metrics of the test split: the options', or those of the task and its texts."""
     if options.metrics is not None:
         return tuple(name.strip() for name in options.metrics.split(","))
-    metric = PRESETS[options.preset].task.metric
-    if metric in ("rouge", "exact"):
-        return ("rouge",) if metric == "rouge" else ("exact", "wer", "cer")
+    if PRESETS[options.preset].task.metric == "rouge":
+        return ("rouge",)
     return evaluation.usual_metrics(language, references)
 
 
@@ -138,8 +139,8 @@ def _translations(run: Run, text: Text, translator, split, say) -> dict:
     scores = evaluation.scores(
         hypotheses, references, metrics, target_language=language
     )
-    published = task.metric not in metrics and "bleu" in metrics
-    if published and evaluation.has_spaces(language):
+    usual = run.options.metrics is None and "bleu" in metrics
+    if usual and evaluation.has_spaces(language):
         scores += evaluation.scores(
             hypotheses, references, [task.metric], lowercase=task.lowercase
         )

@@ -63,6 +63,12 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
     )
     parts = {name: part for name in PARTS if (part := getattr(recipe, name))}
     _check_given(options, recipe, parts)
+    search, longest = recipe.search, options.max_translation_length
+    if longest is not None and longest < search.min_length:
+        raise ValueError(
+            f"`max_translation_length` must be at least {search.min_length}, the "
+            f"shortest translation of {options.preset}. Received: {longest}"
+        )
     parts = {name: _changed(part, options) for name, part in parts.items()}
     recipe = replace(_changed(recipe, options), **parts)
     rest = {}

@@ -258,27 +258,30 @@ def _new_tokenizers(options: TrainingOptions, corpus, say) -> tuple:
 def _tokenizers(options, choice: str, sides: tuple, corpus, say) -> tuple:
     """Tokenizers of both sides by one choice, of which those of `sides` are used."""
     kind, _, file = choice.partition(":")
-    if file and kind in tokenizers.VOCABULARIES:
-        return (tokenizers.read_vocabulary(kind, file),) * 2
     if choice in tokenizers.KINDS:
         return _learned_tokenizers(options, choice, sides, corpus, say)
-    pair = read_tokenizers(Path(choice))
-    _check_tokenizers(options, pair, choice)
+    if file and kind in tokenizers.VOCABULARIES:
+        pair = (tokenizers.read_vocabulary(kind, file),) * 2
+    else:
+        pair = read_tokenizers(Path(choice))
+    used = pair if len(sides) == 2 else (pair[sides == ("target",)],)
+    _check_tokenizers(options, used, choice)
     return pair
 
 
-def _check_tokenizers(options: TrainingOptions, pair: tuple, folder: str) -> None:
-    """ValueError where the options ask for others than the tokenizers of a folder."""
-    if pair[0].kind == "dictionary":  # which are asked for by their merges
+def _check_tokenizers(options: TrainingOptions, used: tuple, choice: str) -> None:
+    """ValueError where the options ask for others than the tokenizers that are read."""
+    if used[0].kind == "dictionary":  # which are asked for by their merges
         return
-    for name, theirs in (
-        ("vocabulary_size", {tokenizer.vocabulary_size for tokenizer in pair}),
-        ("joint_vocabulary", {pair[0] is pair[1]}),
-    ):
+    values = {"joint_vocabulary": {used[0] is used[-1]}} if len(used) == 2 else {}
+    trained = [kind for kind in options.tokenizers if kind in tokenizers.KINDS]
+    if not trained:  # whose size it would be
+        values["vocabulary_size"] = {tokenizer.vocabulary_size for tokenizer in used}
+    for name, theirs in values.items():
         value = getattr(options, name)
         if value is not None and {value} != theirs:
             raise ValueError(
-                f"`{name}` must be that of the tokenizers of {folder}, or not given: "
+                f"`{name}` must be that of the tokenizers of {choice}, or not given: "
                 f"{' and '.join(map(str, theirs))}. Received: {value}"
             )
 

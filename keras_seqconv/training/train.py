@@ -120,10 +120,11 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     if recipe.search is not None:
-        # Fail early if the tokenizer that scoring needs is not installed.
-        evaluation.check_metrics(
-            metrics_of_test(options), target_language=run.languages[1]
-        )
+        # Fail early if a package that scoring needs is not installed.
+        language, corpus = run.languages[1], text.corpus
+        references = corpus.texts("test", "target") if "test" in corpus.splits else ()
+        metrics = metrics_of_test(options, language, references)
+        evaluation.check_metrics(metrics, target_language=language)
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
     say(
         f"{options.preset}: {model.count_params():,} parameters; "

@@ -67,9 +67,8 @@ class TextModel:
         if parallel_batches is not None:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
-        if not isinstance(search, BeamOptions):
-            search = BeamOptions.from_names(dict(**(search or {}), **_OF_A_CALL))
-        self.search = search
+        search = search.changes() if isinstance(search, BeamOptions) else search or {}
+        self.search = BeamOptions.from_names(dict(**search, **_OF_A_CALL))
         specials = ("pad_id", "start_id", "end_id", "unk_id")
         expected = [(special, getattr(model, special)) for special in specials]
         for side, tokenizer in tokenizers.items():
@@ -110,6 +109,8 @@ class TextModel:
             name: getattr(self.search, name) for name in names & {*vars(self.search)}
         }
         options = cls.from_names({**defaults, **dict(**search, **fixed)})
+        if cls is BeamOptions:  # a number, for cards and files of exports
+            options = dataclasses.replace(options, num_hypotheses=options.num_results)
         for tokenizer in [*self.tokenizers.values()][-1:]:
             if tokenizer.in_graph:
                 never = {*options.suppressed_ids, *tokenizer.unspellable_ids}
@@ -119,8 +120,8 @@ class TextModel:
 
     def search_config(self) -> dict:
         """The options of the search, as a model directory has them."""
-        options = dataclasses.asdict(self.search)
-        return {name: options[name] for name in options.keys() - _OF_A_CALL}
+        options = dataclasses.asdict(self.search).items()
+        return {name: value for name, value in options if name not in _OF_A_CALL}
 
     def save(
         self,

@@ -209,7 +209,10 @@ def test_files_of_a_version(pieces):
     names = {entry.name for entry in path.iterdir()}
     assert {"saved_model.pb", "variables", "assets.extra", "MODEL_CARD.md"} <= names
     card = (path / "MODEL_CARD.md").read_text()
-    for words in ("40 tokens", "at most 9 steps", "`translate_ids`", "Licence"):
+    for words in (
+        "40 tokens", "at most 9 steps", "`translate_ids`", "Licence",
+        "- num_beams: 2\n", "- num_hypotheses: 2\n",
+    ):  # fmt: skip
         assert words in card
 
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
-from keras_seqconv.tokenizers import WordTokenizer
+from keras_seqconv.tokenizers import SentencePieceTokenizer, WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
     make_model,
@@ -68,6 +68,8 @@ def test_texts_of_the_command_line_get_their_types():
         ({"hosts": "a:1", "num_hosts": 2, "host_index": 2}, ["less than `num_hosts`"]),
         ({"joint_vocabulary": False, "architecture": {"share_embeddings": "all"}},
          ["`joint_vocabulary` must not be false", "`share_embeddings`='all'"]),
+        ({"joint_vocabulary": True, "source_tokenizer": "characters"},
+         ["`joint_vocabulary` must not be true", "characters and sentencepiece_bpe"]),
         ({"monitor": "bleu"}, ["`monitor`", "`validation_bleu`"]),
         ({"min_length": 9, "max_length": 8}, ["`min_length`", "max_length=8"]),
         ({"source_language": "de", "target_language": "de"},
@@ -149,6 +151,15 @@ def test_another_schedule_and_optimizer():
     schedule = make_optimizer(found).inner_optimizer._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
+
+
+def test_translations_are_no_shorter_than_the_recipe_has_them():
+    shortest = {"preset": "dynamic_conv_cnn_dailymail", "max_translation_length": 55}
+    assert resolve_recipe(options(**shortest)).search.max_length == 55
+    for preset, length in (("dynamic_conv_cnn_dailymail", 54), ("dynamic_conv", 0)):
+        changes = {"preset": preset, "max_translation_length": length}
+        with pytest.raises(ValueError, match="`max_translation_length` must be at lea"):
+            resolve_recipe(options(**changes))
 
 
 def trained_once(run):
@@ -325,10 +336,16 @@ def test_each_side_has_its_tokenizer(tmp_path):
     (corpus / "train.xx").write_text("K AE T\nAE K T\n")
     phones = tmp_path / "phones"
     phones.write_text("T\nK\nAE\nZH\n")
+    pieces = SentencePieceTokenizer.train(["a cat"], 300, at_most=True)
+    (tmp_path / "pieces").write_bytes(pieces.model)
     changes = {
         "preset": "light_conv", "dataset": str(corpus), "source_language": "en",
         "target_language": "xx", "source_tokenizer": "characters",
     }  # fmt: skip
+    given = {**changes, "workdir": str(tmp_path / "read")}
+    read = options(**given, target_tokenizer=f"sentencepiece:{tmp_path / 'pieces'}")
+    pair = tokenizers_of(start(read), open_corpus_of(read), str)
+    assert pair[1].detokenize(pair[1].tokenize(["a cat"])) == ["a cat"]
     for number, (target, tokens) in enumerate((
         ("words", ("AE", "K", "T")),
         (f"words:{phones}", ("T", "K", "AE", "ZH")),
@@ -350,8 +367,16 @@ def test_each_side_has_its_tokenizer(tmp_path):
         ({"target_tokenizer": "words:none"}, "No such file"),
         ({"target_tokenizer": f"characters:{phones}"}, "phones holds no vocabulary"),
         ({"target_tokenizer": "letters"}, "`tokenizer` must be one of .* words:FILE"),
+        (
+            {
+                "source_tokenizer": f"words:{phones}",
+                "target_tokenizer": str(tmp_path / "0"),
+                "vocabulary_size": 9,
+            },
+            "`vocabulary_size` must be that .*: 8. Received: 9",
+        ),
     ):
-        run = start(options(**given, **wrong))
+        run = start(options(**{**given, **wrong}))
         with pytest.raises((OSError, ValueError), match=words):
             tokenizers_of(run, open_corpus_of(run.options), str)
     with pytest.raises(ValueError, match="tokenizers of the sides differ"):

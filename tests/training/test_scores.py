@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,20 @@ def test_translations_of_the_test_split_are_written_and_scored(
     assert [*found][2:] == [one.name for one in wanted]
     assert [found[one.name]["line"] for one in wanted] == [one.line for one in wanted]
     assert 0 < wanted[0].value < 100
+
+
+def test_the_package_of_error_rates_is_missed_before_the_training(
+    corpus,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    """By the texts of the test split: without four words BLEU gives way."""
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    for side in ("en", "de"):
+        (corpus / f"test.{side}").write_text("one two\nsix\n")
+    with pytest.raises(ImportError, match="jiwer.*mt"):
+        train(options_for(corpus, tmp_path / "run"), str)
+    assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
 @pytest.mark.slow
