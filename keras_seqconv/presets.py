@@ -266,6 +266,12 @@ MULTI30K_6K = dataclasses.replace(MULTI30K_10K, vocabulary_sizes=(6000, 6000))
 PHRASES = Task(
     name="quickstart en-de", languages=("en", "de"), vocabulary_sizes=(1000, 1000)
 )
+CMUDICT = Task(
+    name="CMUdict letters-phonemes",
+    tokenizers=("characters", "words"),
+    vocabulary_sizes=(33, 43),
+    metric="exact",
+)
 TESTS = dataclasses.replace(IWSLT14, name="tests", languages=None, vocabulary_sizes=())
 WIKITEXT = Task(name="WikiText-103", vocabulary_sizes=(267744,), metric="perplexity")
 BILLION_WORD = Task(
@@ -476,6 +482,22 @@ QUICKSTART = Recipe(
     average=2,
     average_kind="last_epochs",
     search=BeamOptions(num_beams=4, max_length=60),
+)
+
+G2P = Recipe(
+    schedule=CosineOptions(learning_rate=2e-3, warmup_steps=500),
+    tokens_per_batch=4096,
+    max_updates=6000,
+    precision="float32",
+    average=5,
+    average_kind="last_epochs",
+    search=BeamOptions(max_length=60),
+)
+CONV_S2S_G2P = dataclasses.replace(
+    CONV_S2S_MULTI30K,
+    schedule=CosineOptions(learning_rate=1.0, warmup_start=1.0, floor=0.0),
+    max_updates=6000,
+    search=BeamOptions(max_length=60),
 )
 
 # Presets ------------------------------------------------------------------------------
@@ -843,6 +865,32 @@ PRESETS["dynamic_conv_phrases"] = Preset(
         **_NARROW, "num_encoder_layers": 3, "num_decoder_layers": 3,
         "mixer": "dynamic_conv", "kernel_sizes": [3, 7, 15], **_dropouts(0.1, 0.0, 0.0),
     },
+)
+
+# Letters to phonemes: at most 5 M parameters ------------------------------------------
+
+_G2P = {
+    "hidden_dim": 256, "intermediate_dim": 512, "num_heads": 4,
+    "num_encoder_layers": 4, "num_decoder_layers": 4, "share_embeddings": "decoder",
+}
+_G2P_CONV = {**_G2P, "kernel_sizes": [3, 5, 7, 7], **_dropouts(0.2, 0.1, 0.1)}
+
+_both(
+    ("light_conv_g2p", 4_764_848), ("dynamic_conv_g2p", 4_809_728),
+    G2P, CMUDICT, _G2P_CONV,
+)
+PRESETS["transformer_g2p"] = Preset(
+    G2P, CMUDICT, 4_500_224,
+    {**_G2P, **_ATTENTION, "num_decoder_layers": 3, **_dropouts(0.2, 0.1)},
+    reference="PER 5.23, WER 22.1 (Yolchuyeva et al. 2020)",
+)
+PRESETS["conv_s2s_g2p"] = Preset(
+    CONV_S2S_G2P, CMUDICT, 4_919_339,
+    {
+        "embedding_dim": 256, "convolutions": "[(256, 3)] * 5", "output_dim": 256,
+        "share_output_embedding": True, "dropout": 0.2, "max_length": 64,
+    },
+    model="ConvS2S", reference="PER 4.81, WER 25.13 (Yolchuyeva et al. 2019)",
 )
 # fmt: on
 
