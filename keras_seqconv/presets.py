@@ -487,7 +487,7 @@ QUICKSTART = Recipe(
 G2P = Recipe(
     schedule=CosineOptions(learning_rate=2e-3, warmup_steps=500),
     tokens_per_batch=4096,
-    max_updates=6000,
+    max_updates=3000,
     precision="float32",
     average=5,
     average_kind="last_epochs",
@@ -496,7 +496,7 @@ G2P = Recipe(
 CONV_S2S_G2P = dataclasses.replace(
     CONV_S2S_MULTI30K,
     schedule=CosineOptions(learning_rate=1.0, warmup_start=1.0, floor=0.0),
-    max_updates=6000,
+    max_updates=3000,
     search=BeamOptions(max_length=60),
 )
 
@@ -871,24 +871,27 @@ PRESETS["dynamic_conv_phrases"] = Preset(
 
 _G2P = {
     "hidden_dim": 256, "intermediate_dim": 512, "num_heads": 4,
-    "num_encoder_layers": 4, "num_decoder_layers": 4, "share_embeddings": "decoder",
+    "num_encoder_layers": 5, "num_decoder_layers": 2, "share_embeddings": "decoder",
 }
-_G2P_CONV = {**_G2P, "kernel_sizes": [3, 5, 7, 7], **_dropouts(0.2, 0.1, 0.1)}
+_G2P_CONV = {
+    **_G2P, "kernel_sizes": {"encoder": [3, 5, 7, 7, 7], "decoder": [3, 7]},
+    **_dropouts(0.2, 0.1, 0.1),
+}
 
 _both(
-    ("light_conv_g2p", 4_764_848), ("dynamic_conv_g2p", 4_809_728),
+    ("light_conv_g2p", 3_776_156), ("dynamic_conv_g2p", 3_815_936),
     G2P, CMUDICT, _G2P_CONV,
 )
 PRESETS["transformer_g2p"] = Preset(
-    G2P, CMUDICT, 4_500_224,
-    {**_G2P, **_ATTENTION, "num_decoder_layers": 3, **_dropouts(0.2, 0.1)},
+    G2P, CMUDICT, 4_236_544, {**_G2P, **_ATTENTION, **_dropouts(0.2, 0.1)},
     reference="PER 5.23, WER 22.1 (Yolchuyeva et al. 2020)",
 )
 PRESETS["conv_s2s_g2p"] = Preset(
-    CONV_S2S_G2P, CMUDICT, 4_919_339,
+    CONV_S2S_G2P, CMUDICT, 3_866_667,
     {
-        "embedding_dim": 256, "convolutions": "[(256, 3)] * 5", "output_dim": 256,
-        "share_output_embedding": True, "dropout": 0.2, "max_length": 64,
+        "embedding_dim": 256, "output_dim": 256, "share_output_embedding": True,
+        "convolutions": {"encoder": "[(256, 3)] * 5", "decoder": "[(256, 3)] * 3"},
+        "dropout": 0.2, "max_length": 64,
     },
     model="ConvS2S", reference="PER 4.81, WER 25.13 (Yolchuyeva et al. 2019)",
 )

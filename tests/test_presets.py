@@ -17,7 +17,7 @@ ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
 
 
 def test_names():
-    assert len(PRESETS) == 55
+    assert len(PRESETS) == 59
     for alias, name in ALIASES.items():
         assert alias == f"{name}_wmt_en_de" and PRESETS[alias] is PRESETS[name]
 

@@ -120,9 +120,9 @@ def metrics_of_test(
     """Metrics of the test split: the options', or those of the task and its texts."""
     if options.metrics is not None:
         return tuple(name.strip() for name in options.metrics.split(","))
-    if PRESETS[options.preset].task.metric == "rouge":
-        return ("rouge",)
-    return evaluation.usual_metrics(language, references)
+    metrics = {"rouge": ("rouge",), "exact": ("exact", "wer", "cer")}
+    published = PRESETS[options.preset].task.metric
+    return metrics.get(published) or evaluation.usual_metrics(language, references)
 
 
 def _translations(run: Run, text: Text, translator, split, say) -> dict:

@@ -312,8 +312,12 @@ def _learned_tokenizers(options, kind: str, sides: tuple, corpus, say) -> tuple:
     joint = len(sides) == 1 or options.joint_vocabulary
     if joint is None:
         joint = options.shares_all_embeddings
-    size = options.vocabulary_size or max(preset.task.vocabulary_sizes, default=None)
-    if size is None and kind not in ("words", "characters"):
+    size = options.vocabulary_size
+    symbols = kind in ("words", "characters")
+    # Of the symbols of its own task a preset counts those there are; all are taken.
+    if size is None and not (symbols and kind in preset.task.tokenizers):
+        size = max(preset.task.vocabulary_sizes, default=None)
+    if size is None and not symbols:
         raise ValueError(
             "`vocabulary_size` must be given: the preset names none. Received: None"
         )

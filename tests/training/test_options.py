@@ -383,6 +383,22 @@ def test_each_side_has_its_tokenizer(tmp_path):
         options(**given, architecture={"share_embeddings": "all"})
 
 
+def test_presets_of_symbols_take_all_symbols_of_a_corpus(tmp_path):
+    symbols = [chr(number) for number in range(0x4E00, 0x4E00 + 200)]
+    (tmp_path / "train.zh").write_text("".join(symbols) + "\n")
+    (tmp_path / "train.py").write_text(" ".join(symbols) + "\n")
+    (tmp_path / "text.txt").write_text("".join(symbols) + "\n")
+    pair = {"source_language": "zh", "target_language": "py"}
+    for preset, corpus, changes in (
+        ("dynamic_conv_g2p", tmp_path, pair),
+        ("light_conv_lm_characters", tmp_path / "text.txt", {}),
+    ):
+        workdir = str(tmp_path / preset)
+        given = options(preset=preset, dataset=str(corpus), workdir=workdir, **changes)
+        for tokenizer in tokenizers_of(start(given), open_corpus_of(given), str):
+            assert tokenizer is None or set(symbols) <= set(tokenizer.tokens)
+
+
 PAIR = ["train.de", "train.en"]
 
 
