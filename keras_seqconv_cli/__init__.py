@@ -299,15 +299,21 @@ def given(options: argparse.Namespace, names: Iterable[str]) -> dict:
 
 
 def add_flags(parser, options: type) -> None:
-    """Adds the flags of a command's own options; those not given have the default."""
+    """Adds the flags of a command's own options; those not given have the default.
+
+    A field without a default must be given.
+    """
     fields = dataclasses.fields(options)
-    add_options(parser, fields, show_defaults=True)
-    parser.set_defaults(**{field.name: field.default for field in fields})
+    actions = add_options(parser, fields, show_defaults=True)
+    for field, action in zip(fields, actions, strict=True):
+        action.required = field.default is schema.REQUIRED
+        if not action.required:
+            action.default = [] if field.default == () else field.default
 
 
 def add_options(
     parser, fields: Iterable, aliases: Mapping[str, str] = {}, show_defaults=False
-) -> None:
+) -> list[argparse.Action]:
     """Adds a flag for each field of options that has a help text.
 
     The flag of `num_beams` is `--num-beams`, with the rule of the field; its value is
@@ -319,25 +325,31 @@ def add_options(
         aliases: further flags, by the names of fields.
         show_defaults: whether help texts end with the default.
     """
+    actions = []
     for field in fields:
         if not field.metadata.get("help"):
             continue
         names = [field.metadata.get("flag", f"--{field.name.replace('_', '-')}")]
         names += [aliases[field.name]] if field.name in aliases else []
         kind, text = schema.kind_of(field), field.metadata["help"].replace("%", "%%")
-        if show_defaults and field.default not in (None, False, schema.REQUIRED):
+        if show_defaults and field.default not in (None, False, (), schema.REQUIRED):
             text += f" (default {field.default})"
-        metavar = field.metadata.get("metavar") or _METAVARS.get(kind, "JSON")
+        metavar = _METAVARS.get(schema.item_of(field), "JSON")
+        metavar = field.metadata.get("metavar", metavar)
         if choices := schema.choices_of(field):
             metavar = f"{{{','.join(choices)}}}"
         settings = {"type": _value_of(field), "metavar": metavar}
         if field.type is bool:
             settings = {"action": "store_const", "const": not field.default}
+        elif field.metadata.get("repeated"):
+            settings |= {"action": "append"}
         elif typing.get_origin(kind) is tuple:
             settings |= {"nargs": "+", "action": "extend"}
         if "bare" in field.metadata:
             settings |= {"nargs": "?", "const": field.metadata["bare"]}
-        parser.add_argument(*names, dest=field.name, help=text, **settings)
+        settings |= {"dest": field.name, "help": text}
+        actions.append(parser.add_argument(*names, **settings))
+    return actions
 
 
 _METAVARS = {bool: "{true,false}", int: "N", float: "X", str: "NAME"}
@@ -346,9 +358,9 @@ _READERS = {bool: json.loads, int: int, float: float, str: str}
 
 def _value_of(field) -> Callable:
     """`type=` of an argument: a text becomes a value that keeps to the field's rule."""
-    kind = schema.kind_of(field)
-    many = typing.get_origin(kind) is tuple
-    read = str if schema.choices_of(field) else _READERS.get(kind, json.loads)
+    many = typing.get_origin(schema.kind_of(field)) is tuple
+    item = schema.item_of(field)
+    read = str if schema.choices_of(field) else _READERS.get(item, json.loads)
 
     def value(text: str):
         try:

@@ -25,6 +25,13 @@ DESCRIPTION = (
 @dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     source: str | None = option(None, "texts to translate, one a line", metavar="FILE")
+    reference: tuple[str, ...] = option(
+        (),
+        "reference translations; may be given several times: an empty line of a "
+        "further file is no reference",
+        repeated=True,
+        metavar="FILE",
+    )
     hypotheses: str | None = option(
         None, "translations to score, without a model", metavar="FILE"
     )
@@ -80,16 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
-    text = "reference translations; may be given several times: an empty line of a "
-    text += "further file is no reference"
-    add(
-        "--reference",
-        dest="references",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help=text,
-    )
     add_flags(parser, _Flags)
     add_search_arguments(parser)
 
@@ -108,20 +105,20 @@ def check(options: argparse.Namespace) -> None:
             )
     model, hypotheses, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
-    references = options.references
+    references = options.reference
     files = [path for path in model if os.path.isfile(path)]
     mistakes = {
         f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
-        "`references` before it.": files and references,
+        "`reference` before it.": files and references,
         "Give a MODEL, or translations by `hypotheses`.": not (model or hypotheses),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
             model and hypotheses and not perplexity
         ),
         "The metric perplexity needs a MODEL.": perplexity and not model,
-        "`dataset` takes the place of `source` and `references`.": (
+        "`dataset` takes the place of `source` and `reference`.": (
             data and (options.source or references)
         ),
-        "`references` is missing: what should the translations be?": (
+        "`reference` is missing: what should the translations be?": (
             not (data or references)
         ),
         "`source` is missing: what should the model translate?": (
@@ -197,13 +194,13 @@ def _texts(options) -> tuple:
     from keras_seqconv.support.files import iterate_lines
 
     columns, limit = {}, options.limit
-    files = [options.hypotheses, options.source, *options.references, options.compare]
+    files = [options.hypotheses, options.source, *options.reference, options.compare]
     for file in filter(None, files):
         columns[file] = list(islice(iterate_lines(file), limit))
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
-    references = check_references([columns[file] for file in options.references])
+    references = check_references([columns[file] for file in options.reference])
     if options.dataset is not None:
         from keras_seqconv.data.corpora import open_corpus
 
@@ -288,7 +285,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if generator.translates:
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "
-            "`source` and `references`."
+            "`source` and `reference`."
         )
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch

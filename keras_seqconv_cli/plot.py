@@ -1,75 +1,97 @@
 """`keras-seqconv plot`: pictures of training runs and of what models do."""
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import keras_seqconv as ks
+from keras_seqconv.support.schema import REQUIRED, Options, option
+from keras_seqconv_cli import add_flags
 
-UNITS = ("words", "characters")
 HELP = "learning curves, attention, kernels, errors as .png, .svg or .pdf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Options):
+    output: str = option(REQUIRED, "a .png, .svg or .pdf file", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Curves(_Flags):
+    names: tuple[str, ...] = option((), "a name for each run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attention(_Flags):
+    text: str = option(REQUIRED, "the sentence", metavar="TEXT")
+    translation: str | None = option(
+        None, "translation (default: the model's)", metavar="TEXT"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _DynamicKernels(_Attention):
+    layer: str | None = option(
+        None, 'such as "encoder 1" or "decoder 6"; by default the first one'
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _References(_Flags):
+    reference: tuple[str, ...] = option(
+        REQUIRED,
+        "reference texts; may be given several times",
+        repeated=True,
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BleuByLength(_References):
+    source: str = option(REQUIRED, "source texts", metavar="FILE")
+    hypotheses: tuple[str, ...] = option(
+        REQUIRED, "translations of the systems", metavar="FILE"
+    )
+    names: tuple[str, ...] = option((), "a name for each system")
+    edges: tuple[int, ...] = option(
+        (), "most words of each group (default 10 20 30 40 50)", ge=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Confusion(_References):
+    hypotheses: str = option(REQUIRED, "outputs of a system", metavar="FILE")
+    unit: Literal["words", "characters"] = option(
+        "words", "symbols: words, which are phonemes with blanks between them, or "
+        "characters"
+    )  # fmt: skip
+    number: int = option(25, "number of confusions", ge=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
 
-    def kind(draw, name, text):
+    def kind(draw, name, text, flags):
         parser = kinds.add_parser(name, help=text, description=text)
         parser.set_defaults(draw=draw)
-        parser.add_argument(
-            "--output",
-            required=True,
-            metavar="FILE",
-            help="a .png, .svg or .pdf file",
-        )
+        add_flags(parser, flags)
         return parser.add_argument
 
-    add = kind(_curves, "curves", "learning curves of one or several runs")
+    model = {"metavar": "MODEL", "help": "a model directory or a run"}
+    text = "learning curves of one or several runs"
+    add = kind(_curves, "curves", text, _Curves)
     add("runs", nargs="+", metavar="RUN", help="work directories, or their log.jsonl")
-    add("--names", nargs="+", metavar="NAME", help="a name for each run")
-
-    add = kind(_attention, "attention", "attention of each target token to the source")
-    add("model", metavar="MODEL", help="a model directory or a run")
-    add("--text", required=True, help="the sentence to translate")
-    add("--translation", help="translation (default: the model's)")
-
-    add = kind(_kernels, "kernels", "the kernels of all LightConv layers")
-    add("model", metavar="MODEL", help="a model directory or a run")
-
+    text = "attention of each target token to the source"
+    kind(_attention, "attention", text, _Attention)("model", **model)
+    text = "the kernels of all LightConv layers"
+    kind(_kernels, "kernels", text, _Flags)("model", **model)
     text = "the kernels of a DynamicConv along a sentence"
-    add = kind(_dynamic_kernels, "dynamic-kernels", text)
-    add("model", metavar="MODEL", help="a model directory or a run")
-    add("--text", required=True, help="the sentence")
-    add("--translation", help="translation (default: the model's)")
-    add(
-        "--layer", metavar="NAME",
-        help='such as "encoder 1" or "decoder 6"; by default the first one',
-    )  # fmt: skip
-
+    kind(_dynamic_kernels, "dynamic-kernels", text, _DynamicKernels)("model", **model)
     text = "BLEU of systems by the length of the source"
-    add = kind(_bleu_by_length, "bleu-by-length", text)
-    add("--source", required=True, metavar="FILE", help="source texts")
-    _add_references(add)
-    text = "translations of the systems"
-    add("--hypotheses", required=True, metavar="FILE", nargs="+", help=text)
-    add("--names", nargs="+", metavar="NAME", help="a name for each system")
-    add(
-        "--edges", type=int, nargs="+", default=[10, 20, 30, 40, 50], metavar="N",
-        help="most words of each group (default 10 20 30 40 50)",
-    )  # fmt: skip
-
+    kind(_bleu_by_length, "bleu-by-length", text, _BleuByLength)
     text = "the most frequent substitutions, insertions and deletions of symbols"
-    add = kind(_confusion, "confusion", text)
-    _add_references(add)
-    add("--hypotheses", required=True, metavar="FILE", help="outputs of a system")
-    text = "symbols: words (default), which are phonemes with blanks between them, or "
-    add("--unit", choices=UNITS, default=UNITS[0], help=f"{text}characters")
-    text = "number of confusions (default 25)"
-    add("--number", type=int, default=25, metavar="N", help=text)
-
-
-def _add_references(add) -> None:
-    text = "reference texts; may be given several times"
-    add("--reference", required=True, metavar="FILE", action="append", help=text)
+    kind(_confusion, "confusion", text, _Confusion)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -79,8 +101,6 @@ def check(options: argparse.Namespace) -> None:
             f"`output` must end in one of {', '.join(formats)}. "
             f"Received: {options.output}"
         )
-    if getattr(options, "number", 1) < 1:
-        raise ValueError(f"`number` must be at least 1. Received: {options.number}")
     for run in getattr(options, "runs", ()):
         _log(run)
 
@@ -165,10 +185,10 @@ def _bleu_by_length(options):
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)
     sources, *references = map(read_lines, [options.source, *options.reference])
-    values = {}
+    values, edges = {}, {"edges": options.edges} if options.edges else {}
     for name, file in zip(names, options.hypotheses, strict=True):
         groups, values[name], counts = ks.evaluation.bleu_by_length(
-            sources, read_lines(file), references, options.edges
+            sources, read_lines(file), references, **edges
         )
     return ks.plots.bleu_by_length(values, groups, counts)
 

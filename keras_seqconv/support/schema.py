@@ -1,8 +1,8 @@
 """Options as frozen dataclasses: a field has a type, a rule, a help text, a metavar.
 
 The library, JSON files and flags (`keras_seqconv_cli.add_options`) read the same
-fields. A type is int, float, bool, str, dict, a `Literal`, a tuple of int, a class of
-options, or a union of such classes; each may be optional.
+fields. A type is int, float, bool, str, dict, a `Literal`, a tuple of int or of str, a
+class of options, or a union of such classes; each may be optional.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ def option(default: Any = REQUIRED, help: str = "", **metadata) -> Any:
         default: value, or `REQUIRED`.
         help: text of the flag; without a text there is no flag.
         **metadata: bounds of a number by `ge`, `gt`, `le`, `lt`; `metavar` of the flag;
+            `repeated`: the flag of a tuple takes one value and is given several times;
             further keys are the caller's.
     """
     settings = {"default": default}
@@ -79,7 +80,7 @@ def checked_value(field: dataclasses.Field, value):
 
         return float(check_number(name, value, text, valid))
     if typing.get_origin(kind) is tuple:
-        return _checked_integers(name, value, rule)
+        return _checked_items(field, value)
     classes = kind if isinstance(kind, tuple) else (kind,)
     if issubclass(classes[0], Options):
         return _checked_part(name, value, classes)
@@ -89,16 +90,29 @@ def checked_value(field: dataclasses.Field, value):
     return value
 
 
-def _checked_integers(name: str, values, rule) -> tuple[int, ...]:
-    """The integers of a list, an array or a tensor."""
+def item_of(field: dataclasses.Field):
+    """The type of the items of a tuple, or that of the value."""
+    kind = kind_of(field)
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
+
+
+def _checked_items(field: dataclasses.Field, values) -> tuple:
+    """The integers of a list, an array or a tensor, or the strings of a list."""
+    name, rule, item = field.name, field.metadata, item_of(field)
     if hasattr(values, "shape"):
         import numpy as np  # no flag needs it, and it takes a moment
 
         values = np.asarray(values).tolist()
-    if isinstance(values, str) or not isinstance(values, Iterable):
+    valid = isinstance(values, Iterable) and not isinstance(values, str)
+    if item is str:
+        valid = valid and all(isinstance(value, str) for value in values)
+    if not valid:
+        words = "strings" if item is str else "integers"
         raise ValueError(
-            f"`{name}` must be a list of integers. Received: {name}={values!r}"
+            f"`{name}` must be a list of {words}. Received: {name}={values!r}"
         )
+    if item is str:
+        return tuple(values)
     return tuple(check_integer(name, value, rule.get("ge")) for value in values)
 
 
