@@ -319,6 +319,14 @@ def test_a_page_searches_as_it_is_told(page, name):
     expected = translator.translate(texts, **search)
     assert expected != translator.translate(texts)
     assert browser.execute_async_script(TRANSLATE, texts) == expected
+    script = "const [text, done] = arguments; translator.hypotheses(text).then(done)"
+    for text in texts:
+        shown = browser.execute_async_script(script, text)
+        n_best = translator.translate_n_best([text], search["num_beams"], **search)[0]
+        assert [row["text"] for row in shown] == [row.text for row in n_best]
+        sums = [row.positional_scores.sum() for row in n_best]
+        probabilities = [row["probability"] for row in shown]
+        np.testing.assert_allclose(probabilities, np.exp(sums), rtol=1e-3)
 
 
 SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
@@ -328,39 +336,6 @@ UNUSUAL = [
     "\x00a", "\x1f", "\x7f", "\x85", "\xa0", "\xad", "\u200b", "\u2028", "\u202e",
     "\u3000", "\ufeff", "\ufffd",
 ]  # fmt: skip
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
-
-
-SYMBOLS = ["<sep>", "<a b>", "\u2581the", "ing", "日本", "😀", "tea<x"]
 
 
 def model_of_pieces(model_type, texts, **options):

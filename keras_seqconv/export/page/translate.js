@@ -101,8 +101,15 @@ export class Translator {
   }
 
   async translate(text) {
+    const [best] = await this.hypotheses(text);
+    return best ? best.text : "";
+  }
+
+  // Texts, best first, and the probability of each under the model.
+  async hypotheses(text) {
     const ids = this.sourceIds(text);
-    return ids.length > 1 ? this.target.decode(await this.search(ids)) : "";
+    const found = ids.length > 1 ? await this.search(ids) : [];
+    return found.map(({ ids, sum }) => ({ text: this.target.decode(ids), probability: Math.exp(sum) }));
   }
 
   // {name: {dims, data}} of the layers, and the pieces that they are for.
@@ -113,7 +120,7 @@ export class Translator {
     return { tokens: [...pieces, "</s>"], layers: found };
   }
 
-  // The ids of the best hypothesis.
+  // The ids of each hypothesis, best first, and the sum of their log-probabilities.
   async search(source) {
     const tensors = { ...(await this.start.run({ source_ids: row(source) })) };
     const links = [];
@@ -123,15 +130,18 @@ export class Translator {
       for (const name in tensors) tensors[name] = made[`next_${name}`] ?? tensors[name];
     }
     const { finished, origins } = tensors;
-    const { last, beams } = await this.end.run({ finished, origins });
-    const ids = [];
-    let beam = Number(beams.data[0]);
-    for (let step = Number(last.data[0]) - 1; step >= 0; step--) {
-      const link = Number(links[step][beam]);
-      beam = link % links[step].length;
-      ids.unshift(Math.floor(link / links[step].length));
-    }
-    return ids;
+    const { sums, last, beams } = await this.end.run({ finished, origins });
+    return [...sums.data].flatMap((sum, rank) => {
+      if (last.data[rank] < 0) return []; // fewer hypotheses than beams
+      const ids = [];
+      let beam = Number(beams.data[rank]);
+      for (let step = Number(last.data[rank]) - 1; step >= 0; step--) {
+        const link = Number(links[step][beam]);
+        beam = link % links[step].length;
+        ids.unshift(Math.floor(link / links[step].length));
+      }
+      return [{ ids, sum }];
+    });
   }
 }
 
