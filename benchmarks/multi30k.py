@@ -2,12 +2,9 @@
 
     python benchmarks/multi30k.py train dynamic_conv_a        # hours; resumes
     python benchmarks/multi30k.py score dynamic_conv_a        # reads the test set
-    python benchmarks/multi30k.py milestones dynamic_conv_a   # after fewer updates
-    python benchmarks/multi30k.py compare dynamic_conv_a transformer_a
     python benchmarks/multi30k.py tokenize                    # the files of protocol C
     python benchmarks/multi30k.py served dynamic_conv_b      # through a SavedModel
     python benchmarks/multi30k.py table
-    python benchmarks/multi30k.py pictures
 
 A row is a system and a protocol: A: English to German, the files lc.norm.tok, tokenised
 BLEU, 6,000 words, or 10,000 as the published Transformer (a10k); B: the raw text,
@@ -263,49 +260,6 @@ def decoding(model: Path, row: Row) -> dict:
     }
 
 
-def milestones(options) -> None:
-    """BLEU of the average of the last five epochs at several moments of a run.
-
-    For the question when a score was reached, not for choosing anything.
-    """
-    from keras_seqconv.callbacks.reporting import read_log
-
-    run, row = run_folder(options), ROWS[options.row]
-    ends = [one for one in read_log(run / "log.jsonl") if "val_nll" in one]
-    print("| updates | minutes | validation nll | validation BLEU | test BLEU |")
-    print("|---|---|---|---|---|")
-    for end in ends[options.every - 1 :: options.every]:
-        model = run / f"model-{end['update']}"
-        subprocess.run(
-            ["keras-seqconv", "average", str(run), "--last-epochs", "5", "--up-to",
-             str(end["update"]), "--output", str(model), "--overwrite"],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        scores = [
-            evaluated(model, row, split, None)["bleu"]
-            for split in ("valid", "test2016")
-        ]
-        print(
-            f"| {end['update']:,} | {end['seconds'] / 60:.0f} | {end['val_nll']:.3f} | "
-            + " | ".join(f"{one:.2f}" for one in scores)
-            + " |",
-            flush=True,
-        )
-
-
-def compare(options) -> None:
-    """Paired bootstrap of two rows on the test set."""
-    row = ROWS[options.row]
-    subprocess.run(
-        ["keras-seqconv", "evaluate", "--hypotheses",
-         str(kept_folder(options.row) / HYPOTHESES),
-         "--reference", str(text_file(row, "test2016", "target")),
-         "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize,
-         "--compare", str(kept_folder(options.other) / HYPOTHESES)],
-        check=True,
-    )  # fmt: skip
-
-
 def served(options) -> None:
     """Translates the test set with the row's SavedModel; BLEU beside `translate`'s."""
     import tensorflow as tf
@@ -387,29 +341,6 @@ def precision(command: list[str]) -> str:
     return command[command.index(flag) + 1] if flag in command else "float32"
 
 
-def pictures(options) -> None:
-    """Learning curves and BLEU by length of protocol A, one finished row a system."""
-    first = {}
-    for name in read_results(options):
-        kept = (kept_folder(name) / HYPOTHESES).exists()
-        if ROWS[name].protocol == "a" and kept:
-            first.setdefault(ROWS[name].preset, name)
-    names = list(first.values())
-    row, runs = ROWS[names[0]], [kept_folder(name) for name in names]
-    output = str(KEPT)
-    for words in (
-        ["curves", *map(str, runs), "--output", f"{output}_curves.png"],
-        ["bleu-by-length",
-         "--source", str(text_file(row, "test2016", "source")),
-         "--reference", str(text_file(row, "test2016", "target")),
-         "--hypotheses", *(str(run / HYPOTHESES) for run in runs),
-         "--edges", "8", "12", "16", "20", "--output", f"{output}_lengths.png"],
-    ):  # fmt: skip
-        words = ["keras-seqconv", "plot", *words, "--names", *names]
-        print(shlex.join(words), flush=True)
-        subprocess.run(words, check=True)
-
-
 def read_results(options) -> dict:
     """The kept scores, in the order of ROWS."""
     files = {name: kept_folder(name) / "result.json" for name in ROWS}
@@ -428,17 +359,11 @@ def main() -> None:
         "--runs", type=Path, default=REPOSITORY / "runs/multi30k", help="work folders"
     )
     actions = parser.add_subparsers(dest="action", required=True)
-    for action in (
-        train, score, milestones, compare, served, tokenize, table, pictures,
-    ):  # fmt: skip
+    for action in (train, score, served, tokenize, table):
         sub = actions.add_parser(action.__name__, help=action.__doc__)
         sub.set_defaults(call=action)
-        if action in (train, score, milestones, compare, served):
+        if action in (train, score, served):
             sub.add_argument("row", choices=ROWS)
-        if action is compare:
-            sub.add_argument("other", choices=ROWS)
-        if action is milestones:
-            sub.add_argument("--every", type=int, default=4, help="epochs")
         if action is train:
             sub.add_argument("more", nargs="*", help="more flags of train, after --")
     options = parser.parse_args()
