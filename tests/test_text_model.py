@@ -42,7 +42,6 @@ def test_batches_are_bounded_and_of_few_shapes():
         next(batches_by_length([width], 1000, 250)).width for width in widths
     ] == widths
     assert list(batches_by_length([], 10, None)) == []
-    (alone,) = batches_by_length(
-        [5000], 1000, None
-    )  # more than the bound, but it must run
+    # More than the bound, but it must run.
+    (alone,) = batches_by_length([5000], 1000, None)
     assert alone.indices == [0]

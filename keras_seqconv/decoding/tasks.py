@@ -27,9 +27,8 @@ def limits_of(model, options, tensors: dict) -> tuple:
     ids = of_sentences(tensors)
     width = ops.shape(ids)[1]
     lengths = ops.sum(ops.cast(ids != model.pad_id, "int32"), axis=1)
-    max_length = tensors.get(
-        "max_length"
-    )  # AutoGraph knows no assignment in an expression
+    # AutoGraph knows no assignment in an expression.
+    max_length = tensors.get("max_length")
     if max_length is not None:
         return ops.zeros_like(lengths) + max_length, max_length
     return options.length_limits(lengths, width, model.max_target_length)

@@ -328,9 +328,8 @@ def _tangent():
         return jax.jvp(call, values, [*map(ad.instantiate_zeros, tangents)])
 
     def batched(values, axes, function, gradient, count):
-        values = jax.vmap(lambda *values_of_one: values_of_one, axes)(
-            *values
-        )  # all of them batched
+        # All of them batched.
+        values = jax.vmap(lambda *values_of_one: values_of_one, axes)(*values)
         static = {"function": jax.vmap(function), "gradient": jax.vmap(gradient)}
         return made.bind(*values, **static, count=count), 0
 

@@ -106,9 +106,8 @@ def _of_kind(name: str, part, kind: str | None):
     """The recipe's optimizer or schedule, or one of another kind."""
     if kind in (None, part.name):
         return part
-    common = (
-        fields(ScheduleOptions)[1:] if name == "schedule" else ()
-    )  # all but its name
+    # All of a schedule but its name.
+    common = fields(ScheduleOptions)[1:] if name == "schedule" else ()
     kinds = {cls.name: cls for cls in PARTS[name]}
     return kinds[kind](**{field.name: getattr(part, field.name) for field in common})
 
