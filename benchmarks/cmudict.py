@@ -14,16 +14,17 @@ phonemes to letters, which is scored by letters, against all words that sound th
 """
 
 import argparse
+import json
 import random
 import re
 import shlex
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
+from subprocess import PIPE
 
-from machine import lines_of, machine
+from machine import machine
 
 ROOT = Path("runs/cmudict")
 DATA = ROOT / "data"
@@ -92,28 +93,33 @@ def train(options, flags: list[str]) -> None:
     sys.exit(subprocess.run(command).returncode)
 
 
-def score(runs: list[str]) -> None:
-    import keras_seqconv as ks
+def evaluate(runs: list[str], side: str, references: list[Path]) -> tuple[float, ...]:
+    """Error rates in percent of symbols and of words; words a second."""
+    source, metric = ("letters", "wer") if side == "phones" else ("phones", "cer")
+    command = [
+        "keras-seqconv", "evaluate", *runs, "--source", str(DATA / f"test.{source}"),
+        *(word for path in references for word in ("--reference", str(path))),
+        "--metrics", f"exact,{metric}", "--json", "--quiet",
+    ]  # fmt: skip
+    result = json.loads(subprocess.run(command, check=True, stdout=PIPE).stdout)
+    exact, rate = (score["value"] for score in result["scores"])
+    return rate, 100 - exact, result["sentences_per_second"]
 
-    translator = ks.load_ensemble(runs)
-    source, target = translator.source_language, translator.target_language
-    first = lines_of(DATA / f"test.{target}")
-    references = [first, *map(lines_of, sorted(DATA.glob(f"references.{target}*")))]
-    start = time.perf_counter()
-    hypotheses = translator.translate(lines_of(DATA / f"test.{source}"))
-    seconds = time.perf_counter() - start
-    unit = "words" if target == "phones" else "characters"
-    rates = []
-    for columns in (references, [first]):
-        rates.append(ks.evaluation.error_rate(hypotheses, columns, unit).percent)
-        rates.append(100 - ks.evaluation.exact_match(hypotheses, columns))
+
+def score(runs: list[str]) -> None:
+    settings = json.loads(Path(runs[0], "run.json").read_text())
+    side = settings["languages"][1]
+    first = DATA / f"test.{side}"
+    *any_rates, speed = evaluate(
+        runs, side, [first, *sorted(DATA.glob(f"references.{side}*"))]
+    )
+    *first_rates, _ = evaluate(runs, side, [first])
     print(machine())
-    print("\n| runs | beams | PER | WER | PER, first | WER, first | words a second |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n| runs | PER | WER | PER, first | WER, first | words a second |")
+    print("|---|--:|--:|--:|--:|--:|")
     names = " + ".join(Path(run).name for run in runs)
-    shown = " | ".join(f"{rate:.2f}" for rate in rates)
-    speed = len(first) / seconds
-    print(f"| {names} | {translator.search.num_beams} | {shown} | {speed:.0f} |")
+    shown = " | ".join(f"{rate:.2f}" for rate in [*any_rates, *first_rates])
+    print(f"| {names} | {shown} | {speed:.0f} |")
 
 
 def main() -> None:

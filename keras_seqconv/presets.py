@@ -485,9 +485,9 @@ QUICKSTART = Recipe(
 )
 
 G2P = Recipe(
-    schedule=CosineOptions(learning_rate=2e-3, warmup_steps=500),
-    tokens_per_batch=4096,
-    max_updates=3000,
+    schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
+    tokens_per_batch=1024,
+    max_updates=28_000,
     precision="float32",
     average=5,
     average_kind="last_epochs",
