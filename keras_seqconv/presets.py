@@ -491,13 +491,13 @@ G2P = Recipe(
     precision="float32",
     average=5,
     average_kind="last_epochs",
-    search=BeamOptions(max_length=60),
+    search=BeamOptions(max_length=60, length_penalty=0.0),
 )
 CONV_S2S_G2P = dataclasses.replace(
     CONV_S2S_MULTI30K,
     schedule=CosineOptions(learning_rate=1.0, warmup_start=1.0, floor=0.0),
     max_updates=3000,
-    search=BeamOptions(max_length=60),
+    search=BeamOptions(max_length=60, length_penalty=0.0),
 )
 
 # Presets ------------------------------------------------------------------------------
