@@ -71,18 +71,17 @@ def test_the_package_of_error_rates_is_missed_before_the_training(
 
 @pytest.mark.slow
 def test_symbols(tmp_path, capsys):
-    """Words to their letters with blanks between them, by the metrics asked for."""
+    """Words to their letters with blanks between them, by the metrics of the preset."""
     words = ["".join(letters) for letters in itertools.product("abc", repeat=4)]
     for split, texts in (("train", words * 4), ("valid", words[::9]), ("test", words)):
         write(tmp_path / f"{split}.letters", *texts)
         write(tmp_path / f"{split}.phones", *(" ".join(text) for text in texts))
     options = [
-        "train", "--preset", "dynamic_conv_phrases", "--dataset", tmp_path,
-        "--source", "letters", "--target", "phones", "--metrics", "exact,wer",
-        "--source-tokenizer", "characters", "--target-tokenizer", "words",
+        "train", "--preset", "dynamic_conv_g2p", "--dataset", tmp_path,
+        "--source", "letters", "--target", "phones",
         "--workdir", tmp_path / "run", "--tokens-per-batch", 512,
-        "--max-updates", 120, "--warmup-steps", 40, "--jit-compile", "false",
-        "--architecture", json.dumps(SYMBOLS),
+        "--max-updates", 160, "--warmup-steps", 40, "--jit-compile", "false",
+        "--learning-rate", 0.01, "--dropout", 0, "--architecture", json.dumps(SYMBOLS),
     ]  # fmt: skip
     wrong = [*options, "--metrics", "exakt"]
     assert main([*map(str, wrong)]) == 2
@@ -90,9 +89,12 @@ def test_symbols(tmp_path, capsys):
     assert main([*map(str, options)]) == 0
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["exact match"]["score"] > 90 and scores["WER"]["score"] < 5
+    assert "CER" in scores and "BLEU" not in scores
     assert "test exact match " in capsys.readouterr().out
     translator = ks.load(tmp_path / "run")
-    assert translator.translate(["cab"]) != [""]
+    (best, *_), _ = translator.translate_n_best(["cabb", "a"], 3)
+    assert best.text == "c a b b"
+    assert best.score == pytest.approx(best.positional_scores.sum(), abs=1e-5)
     saved = ks.export.saved_model(translator, tmp_path / "saved", run=tmp_path / "run")
     assert "exact match|nrefs:1" in (saved / "MODEL_CARD.md").read_text()
 
