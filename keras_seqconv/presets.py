@@ -487,16 +487,17 @@ QUICKSTART = Recipe(
 G2P = Recipe(
     schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
     tokens_per_batch=1024,
-    max_updates=28_000,
+    max_updates=10_800,
     precision="float32",
-    average=5,
-    average_kind="last_epochs",
+    average=1,
+    average_kind="best",
     search=BeamOptions(max_length=60, length_penalty=0.0),
 )
 CONV_S2S_G2P = dataclasses.replace(
     CONV_S2S_MULTI30K,
-    schedule=CosineOptions(learning_rate=1.0, warmup_start=1.0, floor=0.0),
-    max_updates=3000,
+    schedule=CosineOptions(learning_rate=0.5, warmup_start=0.5, floor=0.0),
+    tokens_per_batch=1024,
+    max_updates=10_800,
     search=BeamOptions(max_length=60, length_penalty=0.0),
 )
 
@@ -875,7 +876,7 @@ _G2P = {
 }
 _G2P_CONV = {
     **_G2P, "kernel_sizes": {"encoder": [3, 5, 7, 7, 7], "decoder": [3, 7]},
-    **_dropouts(0.2, 0.1, 0.1),
+    **_dropouts(0.15, 0.1, 0.1),
 }
 
 _both(
@@ -883,7 +884,7 @@ _both(
     G2P, CMUDICT, _G2P_CONV,
 )
 PRESETS["transformer_g2p"] = Preset(
-    G2P, CMUDICT, 4_236_544, {**_G2P, **_ATTENTION, **_dropouts(0.2, 0.1)},
+    G2P, CMUDICT, 4_236_544, {**_G2P, **_ATTENTION, **_dropouts(0.15, 0.1)},
     reference="PER 5.23, WER 22.1 (Yolchuyeva et al. 2020)",
 )
 PRESETS["conv_s2s_g2p"] = Preset(
@@ -891,7 +892,7 @@ PRESETS["conv_s2s_g2p"] = Preset(
     {
         "embedding_dim": 256, "output_dim": 256, "share_output_embedding": True,
         "convolutions": {"encoder": "[(256, 3)] * 5", "decoder": "[(256, 3)] * 3"},
-        "dropout": 0.2, "max_length": 64,
+        "dropout": 0.15, "max_length": 64,
     },
     model="ConvS2S", reference="PER 4.81, WER 25.13 (Yolchuyeva et al. 2019)",
 )
