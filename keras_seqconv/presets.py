@@ -489,8 +489,6 @@ G2P = Recipe(
     tokens_per_batch=1024,
     max_updates=10_800,
     precision="float32",
-    average=1,
-    average_kind="best",
     search=BeamOptions(max_length=60, length_penalty=0.0),
 )
 CONV_S2S_G2P = dataclasses.replace(
