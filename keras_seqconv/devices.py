@@ -69,8 +69,9 @@ def keep_freed_memory(arenas: int = 1) -> bool:
 
     TensorFlow allocates each tensor with malloc. glibc returns large tensors to the
     system at once, and the system clears every page again at its next use. Kept memory
-    makes training with batches of changing shapes on two virtual cores 1.9 times as
-    fast (benchmarks/README.md, "Memory"). The process then keeps its largest size.
+    makes training with batches of changing shapes up to 1.9 times as fast; on other
+    machines it changes nothing (benchmarks/README.md, "Memory"). The process then keeps
+    its largest size.
 
     `keras-seqconv train`, `translate` and `evaluate` call this, the last two with an
     arena for each parallel batch. Call it before a training or long translation of your
