@@ -25,10 +25,11 @@ DESCRIPTION = (
 @dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     source: str | None = option(None, "texts to translate, one a line", metavar="FILE")
-    reference: tuple[str, ...] = option(
+    references: tuple[str, ...] = option(
         (),
         "reference translations; may be given several times: an empty line of a "
         "further file is no reference",
+        flag="--reference",
         repeated=True,
         metavar="FILE",
     )
@@ -105,20 +106,20 @@ def check(options: argparse.Namespace) -> None:
             )
     model, hypotheses, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
-    references = options.reference
+    references = options.references
     files = [path for path in model if os.path.isfile(path)]
     mistakes = {
         f"{' '.join(files)} is a file, no MODEL: each of several references needs a "
-        "`reference` before it.": files and references,
+        "`references` before it.": files and references,
         "Give a MODEL, or translations by `hypotheses`.": not (model or hypotheses),
         "Give a MODEL or `hypotheses`, not both (but for the metric perplexity).": (
             model and hypotheses and not perplexity
         ),
         "The metric perplexity needs a MODEL.": perplexity and not model,
-        "`dataset` takes the place of `source` and `reference`.": (
+        "`dataset` takes the place of `source` and `references`.": (
             data and (options.source or references)
         ),
-        "`reference` is missing: what should the translations be?": (
+        "`references` is missing: what should the translations be?": (
             not (data or references)
         ),
         "`source` is missing: what should the model translate?": (
@@ -194,13 +195,13 @@ def _texts(options) -> tuple:
     from keras_seqconv.support.files import iterate_lines
 
     columns, limit = {}, options.limit
-    files = [options.hypotheses, options.source, *options.reference, options.compare]
+    files = [options.hypotheses, options.source, *options.references, options.compare]
     for file in filter(None, files):
         columns[file] = list(islice(iterate_lines(file), limit))
         if not columns[file]:
             raise ValueError(f"{file} must hold a line at least; it is empty.")
     sources = columns.get(options.source)
-    references = check_references([columns[file] for file in options.reference])
+    references = check_references([columns[file] for file in options.references])
     if options.dataset is not None:
         from keras_seqconv.data.corpora import open_corpus
 
@@ -285,7 +286,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if generator.translates:
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "
-            "`source` and `reference`."
+            "`source` and `references`."
         )
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch

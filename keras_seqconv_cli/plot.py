@@ -39,9 +39,10 @@ class _DynamicKernels(_Attention):
 
 @dataclass(frozen=True, kw_only=True)
 class _References(_Flags):
-    reference: tuple[str, ...] = option(
+    references: tuple[str, ...] = option(
         REQUIRED,
         "reference texts; may be given several times",
+        flag="--reference",
         repeated=True,
         metavar="FILE",
     )
@@ -184,7 +185,7 @@ def _bleu_by_length(options):
 
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)
-    sources, *references = map(read_lines, [options.source, *options.reference])
+    sources, *references = map(read_lines, [options.source, *options.references])
     values, edges = {}, {"edges": options.edges} if options.edges else {}
     for name, file in zip(names, options.hypotheses, strict=True):
         groups, values[name], counts = ks.evaluation.bleu_by_length(
@@ -197,6 +198,6 @@ def _confusion(options):
     from keras_seqconv.evaluation import confusions
     from keras_seqconv.support.files import read_lines
 
-    hypotheses, *references = map(read_lines, [options.hypotheses, *options.reference])
+    hypotheses, *references = map(read_lines, [options.hypotheses, *options.references])
     pairs = confusions(hypotheses, references, options.unit)
     return ks.plots.confusions(pairs[: options.number])
