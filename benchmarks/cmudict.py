@@ -7,10 +7,10 @@
 `train` runs `keras-seqconv train`, with its flags. Words consist of letters,
 apostrophes, hyphens and full stops; stress marks are removed. Of the words in random
 order, 5 % are the test set, 5 % validation, and the rest is for training, with all
-pronunciations.
-PER is the error rate of phonemes, WER the share of words with an error, against the
-nearest pronunciation of the word and against the first one alone. `--back` trains from
-phonemes to letters, which is scored by letters, against all words that sound the same.
+pronunciations. PER is the error rate of phonemes, WER the share of words with an error,
+against the nearest pronunciation of the word and against the first one alone. `--back`
+trains from phonemes to letters: error rates of letters and words, against all words
+that sound the same.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from subprocess import PIPE
 
 from machine import machine
 
@@ -101,7 +100,7 @@ def evaluate(runs: list[str], side: str, references: list[Path]) -> tuple[float,
         *(word for path in references for word in ("--reference", str(path))),
         "--metrics", f"exact,{metric}", "--json", "--quiet",
     ]  # fmt: skip
-    result = json.loads(subprocess.run(command, check=True, stdout=PIPE).stdout)
+    result = json.loads(subprocess.check_output(command))
     exact, rate = (score["value"] for score in result["scores"])
     return rate, 100 - exact, result["sentences_per_second"]
 
@@ -115,7 +114,8 @@ def score(runs: list[str]) -> None:
     )
     *first_rates, _ = evaluate(runs, side, [first])
     print(machine())
-    print("\n| runs | PER | WER | PER, first | WER, first | words a second |")
+    rate = "PER" if side == "phones" else "CER"
+    print(f"\n| runs | {rate} | WER | {rate}, first | WER, first | words a second |")
     print("|---|--:|--:|--:|--:|--:|")
     names = " + ".join(Path(run).name for run in runs)
     shown = " | ".join(f"{rate:.2f}" for rate in [*any_rates, *first_rates])

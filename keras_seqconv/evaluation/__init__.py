@@ -7,6 +7,7 @@ Keras.
 from keras_seqconv.evaluation.corpus_scores import (
     COMPARABLE,
     METRICS,
+    OF_SYMBOLS,
     Comparison,
     Score,
     bleu_by_length,
@@ -34,8 +35,8 @@ from keras_seqconv.support.arguments import public_names
 __dir__ = public_names(globals())
 
 __all__ = [
-    "COMPARABLE", "METRICS", "Comparison", "Confusion", "ErrorRate", "Score",
-    "TextPerplexity", "bleu_by_length", "check_metrics", "confusions", "error_rate",
-    "exact_match", "has_spaces", "metric_of", "paired_bootstrap", "scores",
-    "text_perplexity", "translation_perplexity", "usual_metrics",
+    "COMPARABLE", "METRICS", "OF_SYMBOLS", "Comparison", "Confusion", "ErrorRate",
+    "Score", "TextPerplexity", "bleu_by_length", "check_metrics", "confusions",
+    "error_rate", "exact_match", "has_spaces", "metric_of", "paired_bootstrap",
+    "scores", "text_perplexity", "translation_perplexity", "usual_metrics",
 ]  # fmt: skip

@@ -32,6 +32,8 @@ _SACREBLEU = {
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 _UNITS = {"wer": "words", "cer": "characters"}
 COMPARABLE = tuple(_SACREBLEU)
+# Of texts that are symbols, such as pronunciations.
+OF_SYMBOLS = ("exact", "wer", "cer")
 METRICS = (*_SACREBLEU, "rouge", "exact", *_UNITS)
 # Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
 _WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
@@ -59,7 +61,7 @@ def usual_metrics(
     """
     lengths = [len(text.split()) for text in references]
     if lengths and has_spaces(target_language) and max(lengths) < 4:
-        return "exact", "wer", "cer"
+        return OF_SYMBOLS
     unknown = _code(target_language) in _WITHOUT_TOKENIZER
     return ("chrf", "bleu") if unknown else ("bleu", "chrf")
 

@@ -120,7 +120,7 @@ def metrics_of_test(
     """Metrics of the test split: the options', or those of the task and its texts."""
     if options.metrics is not None:
         return tuple(name.strip() for name in options.metrics.split(","))
-    metrics = {"rouge": ("rouge",), "exact": ("exact", "wer", "cer")}
+    metrics = {"rouge": ("rouge",), "exact": evaluation.OF_SYMBOLS}
     published = PRESETS[options.preset].task.metric
     return metrics.get(published) or evaluation.usual_metrics(language, references)
 

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
+from keras_seqconv.support.schema import Options, option
 from keras_seqconv.tokenizers import SentencePieceTokenizer, WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
@@ -397,6 +398,17 @@ def test_presets_of_symbols_take_all_symbols_of_a_corpus(tmp_path):
         given = options(preset=preset, dataset=str(corpus), workdir=workdir, **changes)
         for tokenizer in tokenizers_of(start(given), open_corpus_of(given), str):
             assert tokenizer is None or set(symbols) <= set(tokenizer.tokens)
+
+
+def test_options_may_be_lists_of_texts():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Files(Options):
+        files: tuple[str, ...] = option(())
+
+    assert Files(files=["a", "b"]).files == ("a", "b")
+    for wrong in ("a", ["a", 1], 1):
+        with pytest.raises(ValueError, match="`files` must be a list of strings"):
+            Files(files=wrong)
 
 
 PAIR = ["train.de", "train.en"]

@@ -105,11 +105,14 @@ export class Translator {
     return best ? best.text : "";
   }
 
-  // Texts, best first, and the probability of each under the model.
+  // Texts, best first, decoded when they are read, and the probability of each under the model.
   async hypotheses(text) {
-    const ids = this.sourceIds(text);
-    const found = ids.length > 1 ? await this.search(ids) : [];
-    return found.map(({ ids, sum }) => ({ text: this.target.decode(ids), probability: Math.exp(sum) }));
+    const { target } = this, source = this.sourceIds(text);
+    const found = source.length > 1 ? await this.search(source) : [];
+    return found.map(({ ids, sum }) => ({
+      get text() { return target.decode(ids); },
+      probability: Math.exp(sum),
+    }));
   }
 
   // {name: {dims, data}} of the layers, and the pieces that they are for.
