@@ -47,8 +47,9 @@ class _Flags(Options):
     limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
     metrics: str | None = option(
         None,
-        "any of bleu, chrf, ter, rouge, exact, wer, cer, perplexity (default bleu,chrf;"
-        " exact,wer,cer where no reference has four words)",
+        "any of bleu, chrf, ter, rouge, exact, wer, cer, perplexity (default: those of "
+        "the task of the model's preset, or bleu,chrf; exact,wer,cer where no "
+        "reference has four words)",
         metavar="A,B",
     )
     tokenize: str | None = option(
@@ -148,6 +149,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _translations(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv import evaluation
+    from keras_seqconv.presets import PRESETS
     from keras_seqconv_cli.translate import load_translator
 
     translator = None
@@ -158,8 +160,10 @@ def _translations(options, result: dict, lines: list[str]) -> None:
                 setattr(options, name, getattr(translator, name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
+    trained = getattr(translator, "trained", None) or {}
+    preset = PRESETS.get(trained.get("preset"))
     options.metrics = options.metrics or evaluation.usual_metrics(
-        language, references[0]
+        language, references[0], preset and preset.task.metric
     )
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     choices["target_language"] = language

@@ -82,3 +82,7 @@ def test_metrics_of_short_texts():
     assert usual_metrics("en", perfect) == ("exact", "wer", "cer")
     assert usual_metrics("en", [*perfect, "one two three four"]) == ("bleu", "chrf")
     assert usual_metrics("ja", perfect) == ("bleu", "chrf")  # words without spaces
+    long = ["R EH D IH NG"]
+    assert usual_metrics("phones", long) == ("bleu", "chrf")
+    assert usual_metrics("phones", long, "exact") == ("exact", "wer", "cer")
+    assert usual_metrics("en", long, "rouge") == ("rouge",)

@@ -52,13 +52,25 @@ class Score(NamedTuple):
 
 
 def usual_metrics(
-    target_language: str | None = None, references: Iterable[str] = ()
+    target_language: str | None = None,
+    references: Iterable[str] = (),
+    published: str | None = None,
 ) -> tuple[str, ...]:
     """BLEU and chrF, the headline first: chrF for languages without spaces.
 
-    Exact match and error rates where no reference has the four words that a BLEU above
-    0 needs.
+    ROUGE for summaries. Exact match and error rates for symbols, and where no reference
+    has the four words that a BLEU above 0 needs.
+
+    Args:
+        target_language: code of the language of the references.
+        references: of all texts.
+        published: metric of the task that the model was trained for
+            (`keras_seqconv.presets.Task`), or None.
     """
+    if published == "rouge":
+        return ("rouge",)
+    if published == "exact":
+        return OF_SYMBOLS
     lengths = [len(text.split()) for text in references]
     if lengths and has_spaces(target_language) and max(lengths) < 4:
         return OF_SYMBOLS

@@ -120,9 +120,8 @@ def metrics_of_test(
     """Metrics of the test split: the options', or those of the task and its texts."""
     if options.metrics is not None:
         return tuple(name.strip() for name in options.metrics.split(","))
-    metrics = {"rouge": ("rouge",), "exact": evaluation.OF_SYMBOLS}
     published = PRESETS[options.preset].task.metric
-    return metrics.get(published) or evaluation.usual_metrics(language, references)
+    return evaluation.usual_metrics(language, references, published)
 
 
 def _translations(run: Run, text: Text, translator, split, say) -> dict:

@@ -51,7 +51,8 @@ def load_ensemble(
     """Reads model directories; several make a `decoding.Ensemble`.
 
     Args:
-        directories: one or more. Search options are those of the first.
+        directories: one or more. Search options, and notes about the training, are
+            those of the first.
         dtype: see `load`.
         graphs: result of `graphs_of` for the directories: the model in ONNX Runtime,
             or None for Keras.
@@ -89,7 +90,9 @@ def load_ensemble(
     options = {"search": first.search}
     if "languages" in expectations:
         options["languages"] = expectations["languages"][1]
-    return type(first)(model, *first.tokenizers.values(), **options)
+    ensemble = type(first)(model, *first.tokenizers.values(), **options)
+    ensemble.trained = first.trained
+    return ensemble
 
 
 def _loaded(directory, dtype, graphs):

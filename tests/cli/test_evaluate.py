@@ -102,6 +102,19 @@ def test_model(folder, tmp_path, capsys):
     assert [score["name"] for score in result["scores"]] == ["BLEU", "chrF2"]
 
 
+def test_metrics_of_the_task_of_a_model(folder, capsys):
+    translator = ks.load(str(folder / "model"))
+    translator.trained = {"preset": "dynamic_conv_g2p"}
+    translator.save(folder / "symbols")
+    for models in (["symbols"], ["symbols", "model"]):
+        done = call(
+            capsys, "evaluate", *(folder / name for name in models),
+            "--source", folder / "source", "--reference", folder / "right", "--quiet",
+        )  # fmt: skip
+        starts = [line.partition("|")[0] for line in done.output.splitlines()[1:-1]]
+        assert starts == ["exact match", "WER", "CER"]
+
+
 def test_language_model(folder, capsys):
     options = ["evaluate", folder / "language", "--text", folder / "source"]
     done = call(capsys, *options, "--context-window", 3, "--tokens-per-sample", 5)
