@@ -486,8 +486,8 @@ QUICKSTART = Recipe(
 
 G2P = Recipe(
     schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
-    tokens_per_batch=1024,
-    max_updates=10_800,
+    tokens_per_batch=2048,
+    max_updates=22_000,
     precision="float32",
     search=BeamOptions(max_length=60, length_penalty=0.0),
 )
@@ -869,7 +869,7 @@ PRESETS["dynamic_conv_phrases"] = Preset(
 # Letters to phonemes: at most 5 M parameters ------------------------------------------
 
 _G2P = {
-    "hidden_dim": 256, "intermediate_dim": 512, "num_heads": 4,
+    "hidden_dim": 192, "intermediate_dim": 384, "num_heads": 4,
     "num_encoder_layers": 5, "num_decoder_layers": 2, "share_embeddings": "decoder",
 }
 _G2P_CONV = {
@@ -878,11 +878,11 @@ _G2P_CONV = {
 }
 
 _both(
-    ("light_conv_g2p", 3_776_156), ("dynamic_conv_g2p", 3_815_936),
+    ("light_conv_g2p", 2_131_740), ("dynamic_conv_g2p", 2_161_536),
     G2P, CMUDICT, _G2P_CONV,
 )
 PRESETS["transformer_g2p"] = Preset(
-    G2P, CMUDICT, 4_236_544, {**_G2P, **_ATTENTION, **_dropouts(0.15, 0.1)},
+    G2P, CMUDICT, 2_390_976, {**_G2P, **_ATTENTION, **_dropouts(0.15, 0.1)},
     reference="PER 5.23, WER 22.1 (Yolchuyeva et al. 2020)",
 )
 PRESETS["conv_s2s_g2p"] = Preset(
