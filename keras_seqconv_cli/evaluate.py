@@ -161,7 +161,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
     trained = getattr(translator, "trained", None) or {}
-    preset = PRESETS.get(trained.get("preset"))
+    preset = PRESETS.get(str(trained.get("preset")))
     options.metrics = options.metrics or evaluation.usual_metrics(
         language, references[0], preset and preset.task.metric
     )
@@ -169,6 +169,12 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     choices["target_language"] = language
     metrics = [name for name in options.metrics if name != "perplexity"]
     evaluation.check_metrics(metrics, **choices)
+    comparable = [name for name in metrics if name in evaluation.COMPARABLE]
+    if others is not None and not comparable:
+        raise ValueError(
+            f"`compare` needs one of the `metrics` {', '.join(evaluation.COMPARABLE)}. "
+            f"Received: {', '.join(options.metrics)}"
+        )
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None:
@@ -185,9 +191,8 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         predicted = evaluation.translation_perplexity(translator, *columns)
         _add_perplexity(predicted, result, lines)
     if others is not None:
-        metrics = [name for name in metrics if name in evaluation.COMPARABLE]
         columns = hypotheses, others, references
-        _compare(columns, metrics, choices, options, result, lines)
+        _compare(columns, comparable, choices, options, result, lines)
     if scores:
         headline = f"{scores[0].name} {scores[0].value:.1f}"
         lines.append(f"{split} {headline}" if split else headline)

@@ -351,6 +351,7 @@ def test_wheel_works_in_an_empty_environment(tmp_path):
     (folder,) = (tmp_path / "venv" / "lib").glob("*/site-packages")
     for entry in installed_files(requirements("keras_seqconv")):
         (folder / entry.name).symlink_to(entry)
+    subprocess.run([*pip, "check"], env=alone, check=True)  # the wheel's requirements
     code = """
     import keras_seqconv as ks, numpy as np, sys
     assert "site-packages" in ks.__file__

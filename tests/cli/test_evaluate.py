@@ -113,6 +113,12 @@ def test_metrics_of_the_task_of_a_model(folder, capsys):
         )  # fmt: skip
         starts = [line.partition("|")[0] for line in done.output.splitlines()[1:-1]]
         assert starts == ["exact match", "WER", "CER"]
+    compared = ["evaluate", folder / "symbols", "--source", folder / "source"]
+    compared += ["--reference", folder / "right", "--compare", folder / "wrong"]
+    done = call(capsys, *compared)
+    assert done.status == 2 and "--compare needs one of the --metrics" in done.errors
+    done = call(capsys, *compared, "--metrics", "chrf,exact", "--quiet")
+    assert "  chrf: 100.00" in done.output
 
 
 def test_language_model(folder, capsys):
