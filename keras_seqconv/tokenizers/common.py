@@ -319,7 +319,8 @@ class WordTokenizer(_VocabularyTokenizer):
 class CharacterTokenizer(_VocabularyTokenizer):
     """Characters: Unicode code points, white space and controls included.
 
-    Texts of known characters are restored to the byte; others become `<unk>`.
+    Texts of known characters are restored to the byte; others become `<unk>`. A
+    capital letter that is not in the vocabulary counts as its small letter.
 
     Args:
         tokens: the characters in the order of their ids, from 4 on.
@@ -343,6 +344,15 @@ class CharacterTokenizer(_VocabularyTokenizer):
     _token = re.compile(".", re.DOTALL)
     _split = staticmethod(list)  # faster than `findall`
     _separator = ""
+
+    def __init__(self, tokens: Iterable[str]):
+        super().__init__(tokens)
+        pairs = [(token.upper(), token) for token in self.tokens]
+        self._ids = {
+            capital: self._ids[small]
+            for capital, small in pairs
+            if len(capital) == 1 and capital.lower() == small
+        } | self._ids
 
     def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:
         if "\n" not in self.tokens:

@@ -357,7 +357,8 @@ def test_a_page_splits_and_joins_as_sentencepiece(page):
     rng = random.Random(0)
     sources, targets = next(iter(ks.data.open_corpus("phrases").blocks("train")))
     phrases = [*sources[:1500], *targets[:1500]]
-    texts = ["", " ", "a" * 3000, "日" * 3000, " ".join(phrases[:99]), *phrases[::5]]
+    texts = ["", " ", "IİKẞΣſ", "a" * 3000, "日" * 3000, " ".join(phrases[:99])]
+    texts += phrases[::5]
     for phrase in phrases[::3]:
         letters = [
             *phrase[:20],
@@ -382,6 +383,8 @@ def test_a_page_splits_and_joins_as_sentencepiece(page):
     made = [(*case, model_of_pieces(case[0], phrases, **case[1])) for case in cases]
     for cls in (ks.tokenizers.WordTokenizer, ks.tokenizers.CharacterTokenizer):
         made.append((cls.kind, {}, cls.train(phrases)))
+    small = map(str.lower, [*phrases, "iıßſσς"])
+    made.append(("characters", {}, ks.tokenizers.CharacterTokenizer.train(small)))
     for number, (kind, rule, tokenizer) in enumerate(made):
         tokenizer.save(folder / str(number))  # no name twice, as browsers keep files
         never = {2, *tokenizer.unspellable_ids} - {3}  # in the results of a search

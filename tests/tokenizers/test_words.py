@@ -35,6 +35,16 @@ def test_lines_of_a_running_text():
 
 
 @settings(deadline=None)
+@given(text=st.text())
+def test_an_unknown_capital_letter_counts_as_its_small_letter(text):
+    """In Python and in a graph; a capital letter of the vocabulary stays itself."""
+    tokenizer = CharacterTokenizer(["h", "é", "i", "ı", "ß", "A", "a"])
+    ids = tokenizer.tokenize(["HÉIAaS", text])
+    assert tokenizer.detokenize(ids[:1]) == ["héiAa<unk>"]
+    assert tokenizer.tokenize_tensor(["HÉIAaS", text]).to_list() == ids
+
+
+@settings(deadline=None)
 @given(texts=st.lists(st.text(), min_size=1))
 def test_every_training_text_of_characters_comes_back(texts):
     if "".join(texts):

@@ -36,7 +36,14 @@ class Vocabulary {
   }
 
   encodeIds(text) {
-    return this.encodePieces(text).map((token) => this.ids.get(token) ?? this.unknown);
+    return this.encodePieces(text).map((token) => this.ids.get(token) ?? this.smallLetter(token));
+  }
+
+  // The id of an unknown capital letter: that of its small letter, for characters.
+  smallLetter(token) {
+    const small = token.toLowerCase();
+    const known = !this.words && small.toUpperCase() === token;
+    return (known ? this.ids.get(small) : undefined) ?? this.unknown;
   }
 
   decode(ids) {
