@@ -17,6 +17,7 @@ from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
     check_rate,
+    check_shape,
     public_names,
 )
 
@@ -106,6 +107,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             0 and False at padding.
         """
         labels = ops.cast(labels, "int32")
+        check_shape("labels", labels, tuple(logits.shape[:-1]))
         real = ops.not_equal(labels, self.pad_id)
         # A padding id of -1 is no index.
         indices = ops.where(real, labels, 0)
@@ -164,7 +166,8 @@ def _cross_entropy(labels, logits, extra, base) -> tuple:
 
         return (loss, normalizer - chosen, chosen - highest[:, 0]), gradient
 
-    rows = padded_rows(ops.reshape(logits, (-1, logits.shape[-1])))
+    # Not -1: a graph of unknown sizes refuses other numbers of rows than of labels.
+    rows = padded_rows(ops.reshape(logits, (number, logits.shape[-1])))
     if keras.backend.backend() == "jax":  # autodiff rounds a sum once
         rows = ops.cast(rows, "float32")
     loss, nll, margin = (

@@ -107,6 +107,23 @@ def test_any_model_trains_with_it_and_saves_it(tmp_path):
     assert loaded.loss.get_config() == loss.get_config()
 
 
+def test_labels_of_another_shape_are_refused():
+    """In a graph of unknown sizes by their number."""
+    loss, logits = LabelSmoothedCrossentropy(pad_id=-1), np.ones((2, 10, 5), "float32")
+    for shape in ((2, 9), (10, 2), (2, 10, 1), (20,)):
+        with pytest.raises(ValueError, match=r"`labels` must have the shape \(2, 10\)"):
+            loss(np.zeros(shape, "int32"), logits)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        specs = tf.TensorSpec((None, None), "int32"), tf.TensorSpec((None, None, 5))
+        for compiled in (False, True):
+            graph = tf.function(loss, input_signature=specs, jit_compile=compiled)
+            np.testing.assert_allclose(graph(np.zeros((2, 10)), logits), np.log(5))
+            with pytest.raises(tf.errors.InvalidArgumentError, match="100 values"):
+                graph(np.zeros((2, 9), "int32"), logits)
+
+
 def test_equals_label_smoothing_of_keras():
     """Also where no word is padding, and padding no word."""
     logits = keras.random.normal((2, 5, 9), seed=1)

@@ -119,11 +119,16 @@ class RateCallback(TrainingCallback):
 
     # Updates that the warm-up is ahead of those completed.
     _ahead = 0
+    _needs_rate = True
 
     def __post_init__(self):
         super().__post_init__()
         check_number("shrink", self.shrink)
         check_integer("warmup_steps", self.warmup_steps, 0)
+        check_number("warmup_start", self.warmup_start, "at least 0", lambda x: x >= 0)
+        if self.learning_rate is not None or self._needs_rate:
+            rule = "a positive number"
+            check_number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
         self.rate = self.learning_rate  # after the warm-up
         self._warming_up = self.warmup_steps > 0
 
@@ -173,6 +178,11 @@ class FixedSchedule(RateCallback):
     warmup_start: float = 0.0
     _ahead = 1
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.force_anneal is not None:
+            check_positive_integer("force_anneal", self.force_anneal)
+
     def on_epoch_begin(self, epoch, logs=None):
         if self.force_anneal is not None:
             shrunk_epochs = max(epoch + 2 - self.force_anneal, 0)
@@ -207,6 +217,7 @@ class ReduceOnPlateau(RateCallback):
     warmup_start: float = 0.0
     state_names = ("rate", "best", "bad_epochs")
     best, bad_epochs = None, 0
+    _needs_rate = False
 
     def __post_init__(self):
         super().__post_init__()

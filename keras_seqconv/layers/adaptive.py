@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import LayerOptions, SequenceLayer, zero_masked
 from keras_seqconv.ops.fused import log_prob_of_rows, wide
-from keras_seqconv.support.arguments import check_integer
+from keras_seqconv.support.arguments import check_integer, plain
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -63,6 +63,7 @@ class AdaptiveInput(SequenceLayer):
     ):
         super().__init__(**kwargs)
         self.supports_masking = False
+        self.autocast = False  # half precision would round ids
         if embedding_dim is None:
             embedding_dim = output_dim
         self._set_arguments(locals())
@@ -348,6 +349,7 @@ class AdaptiveSoftmax(SequenceLayer):
 
 def _checked_cutoffs(cutoffs, vocabulary_size):
     """The cutoffs with `vocabulary_size` as the last, or ValueError."""
+    cutoffs = plain(cutoffs)
     whole = isinstance(cutoffs, (list, tuple)) and len(cutoffs) > 0
     whole = whole and all(type(cutoff) is int for cutoff in cutoffs)
     if not whole or any(

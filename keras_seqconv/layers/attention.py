@@ -68,7 +68,8 @@ class MultiHeadAttention(SequenceLayer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels), as long as `value`; `value` by default.
-        value_mask: boolean (B, S), True for real tokens of `value`.
+        value_mask, key_mask: boolean (B, S), True for real tokens of `value` and of
+            `key`; combined by "and".
         attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
             key; combined with the other masks by "and".
         use_causal_mask: as in the constructor, for this call.
@@ -170,12 +171,13 @@ class MultiHeadAttention(SequenceLayer):
         training=None,
         inputs_mask=None,
         use_causal_mask=False,
+        key_mask=None,
     ):
         mask = inputs_mask if mask is None else mask
-        sources = self._zeroed(inputs, value, key, mask, value_mask)
+        sources = self._zeroed(inputs, value, key, mask, value_mask, key_mask)
         # What `value_mask` hides is zero by now; other masks hide from some queries.
-        check_boolean("use_causal_mask", use_causal_mask)
-        causal = self.use_causal_mask or use_causal_mask
+        causal = check_boolean("use_causal_mask", use_causal_mask)
+        causal = causal or self.use_causal_mask
         partly = causal or attention_mask is not None
         allowed = self._allowed(*sources, attention_mask, causal)
         query, memory, _ = self._projected(*sources, mask)
@@ -190,6 +192,8 @@ class MultiHeadAttention(SequenceLayer):
         mask=None,
         value_mask=None,
         attention_mask=None,
+        use_causal_mask=False,
+        key_mask=None,
     ):
         """Returns the attention probabilities of `call` without dropout.
 
@@ -200,8 +204,10 @@ class MultiHeadAttention(SequenceLayer):
             others sum to 1.
         """
         self._require_built()
-        sources = self._zeroed(inputs, value, key, mask, value_mask)
-        allowed = self._allowed(*sources, attention_mask, self.use_causal_mask)
+        sources = self._zeroed(inputs, value, key, mask, value_mask, key_mask)
+        causal = check_boolean("use_causal_mask", use_causal_mask)
+        causal = causal or self.use_causal_mask
+        allowed = self._allowed(*sources, attention_mask, causal)
         query, memory, _ = self._projected(*sources, mask)
         weights = self._probabilities(query, memory["keys"], allowed)
         if allowed is not None:
@@ -456,7 +462,7 @@ class MultiHeadAttention(SequenceLayer):
                 f"Received: canon={self.canon!r}"
             )
 
-    def _zeroed(self, inputs, value, key, mask, value_mask):
+    def _zeroed(self, inputs, value, key, mask, value_mask, key_mask):
         """Queries, values and keys, zero where masked, and the mask of keys."""
         if value is not None or key is not None:
             self._require_no_canon()
@@ -464,6 +470,10 @@ class MultiHeadAttention(SequenceLayer):
         if value is None:
             value = inputs
             value_mask = mask if value_mask is None else value_mask
+        if key_mask is not None:
+            key_mask = checked_mask("key_mask", key_mask, value.shape[:2])
+            real = True if value_mask is None else ops.cast(value_mask, "bool")
+            value_mask = ops.logical_and(key_mask, real)
         if value_mask is not mask:
             value = zero_masked(value, value_mask, "value_mask")
         key = value if key is None else zero_masked(key, value_mask, "value_mask")

@@ -63,6 +63,12 @@ def _gated(inputs, gate):
     return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
 
 
+def _kernels(module, inputs, mask=None):
+    """The kernels (B, T, H, K) of a dynamic convolution, see its `kernels`."""
+    inputs = ops.cast(inputs, module.compute_dtype)
+    return module.convolution.kernels(**module._projected(inputs), mask=mask)
+
+
 class _ModuleOptions(KernelOptions, total=False):
     conv_dim: int | None
     input_dropout: float
@@ -153,11 +159,6 @@ class _ConvolutionModule(SequenceLayer):
         )
         return by_rows(self.output_projection, hidden)
 
-    def kernels(self, inputs, mask=None):
-        """The kernels (B, T, H, K) of a dynamic convolution, see its `kernels`."""
-        inputs = ops.cast(inputs, self.compute_dtype)
-        return self.convolution.kernels(**self._projected(inputs), mask=mask)
-
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """State of the convolution, see `layers.sequences`."""
         return self.convolution.get_initial_state(batch_size, max_length)
@@ -231,6 +232,7 @@ class DynamicConvModule(LightConvModule):
     """
 
     convolution_class = DynamicConv
+    kernels = _kernels
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -268,6 +270,8 @@ class QueryConvModule(_ConvolutionModule):
 
     Calls, masks and steps: `layers.sequences`.
     """
+
+    kernels = _kernels
 
     def __init__(
         self,

@@ -70,7 +70,6 @@ class TokenEmbedding(SequenceLayer):
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
-        self.supports_masking = False
         # Ids must not become half-precision numbers on their way in.
         self.autocast = False
 

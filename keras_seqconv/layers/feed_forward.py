@@ -143,7 +143,8 @@ class Residual(SequenceLayer):
 
     Call arguments:
         inputs, mask, training: see `layers.sequences`, also for steps.
-        value, key, value_mask, attention_mask, inputs_mask: see `MultiHeadAttention`.
+        value, key, value_mask, key_mask, attention_mask, inputs_mask: see
+            `MultiHeadAttention`.
 
     Masks and `training` are passed if the `call` of the wrapped layer names them, so
     one loop can call all sub-layers of a block.
@@ -222,12 +223,14 @@ class Residual(SequenceLayer):
         attention_mask=None,
         training=None,
         inputs_mask=None,
+        key_mask=None,
     ):
         mask = inputs_mask if mask is None else mask
         inputs = zero_masked(inputs, mask)
         # What a caller chose must be seen; the rest is left out where it is not taken.
         chosen = {"value": value, "key": key, "attention_mask": attention_mask}
-        further = {"mask": mask, "value_mask": value_mask, "training": training}
+        further = {"mask": mask, "value_mask": value_mask, "key_mask": key_mask}
+        further["training"] = training
         taken = accepted(self.layer.call, chosen | further)
         for name, argument in chosen.items():
             if argument is not None and name not in taken:

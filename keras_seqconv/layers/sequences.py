@@ -85,7 +85,9 @@ _RULES = {
         name, value, "at least 1", lambda value: value >= 1
     ): ("factor",),
     lambda name, value: check_kernel_size(value): ("kernel_size",),
-    lambda name, value: check_choice(name, value, ("same", "causal")): ("padding",),
+    lambda name, value: check_choice(name, value, ("same", "causal")): (
+        "canon", "padding",
+    ),
     lambda name, value: check_choice(name, value, ("shared", "position")): (
         "weight_dropout_mask",
     ),
@@ -241,7 +243,7 @@ class SequenceLayer(keras.layers.Layer):
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
-            self.seed_generator = keras.random.SeedGenerator(seed)
+            self.seed_generator = keras.random.SeedGenerator(plain(seed))
 
     def _dropped(self, inputs, rate, training):
         if not training or rate == 0:

@@ -15,9 +15,9 @@ from keras_seqconv.layers.sequences import (
     by_rows,
     zero_masked,
 )
-from keras_seqconv.ops.causal_conv import causal_conv1d, finished
+from keras_seqconv.ops.causal_conv import as_tensor, causal_conv1d, finished
 from keras_seqconv.ops.convolution import last_outputs, light_conv
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_choice, check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -51,6 +51,7 @@ class ShortConv(ConvolutionLayer):
         inputs, mask: see `layers.sequences`.
         segment_ids: integer tensor (B, T) of packed sequences: no output depends on
             another segment. For causal layers.
+        inputs_mask: mask of `inputs` that Keras passes if there are `segment_ids`.
 
     Example:
 
@@ -109,13 +110,25 @@ class ShortConv(ConvolutionLayer):
         present = taps - 1 if self.padding == "causal" else (taps - 1) // 2
         return kernel + np.eye(1, taps, present, dtype=self.compute_dtype)
 
-    def call(self, inputs, mask=None, segment_ids=None):
-        if segment_ids is not None and self.padding != "causal":
+    def compute_output_spec(self, inputs, mask=None, segment_ids=None, **kwargs):
+        self._check_segments(inputs, segment_ids)
+        return super().compute_output_spec(inputs, mask, segment_ids, **kwargs)
+
+    def _check_segments(self, inputs, segment_ids):
+        if segment_ids is None:
+            return
+        if self.padding != "causal":
             raise ValueError(
                 '`segment_ids` needs padding="causal". '
                 f"Received: padding={self.padding!r}"
             )
+        check_shape("segment_ids", segment_ids, tuple(inputs.shape[:2]))
+
+    def call(self, inputs, mask=None, segment_ids=None, inputs_mask=None):
+        mask = inputs_mask if mask is None else mask
         inputs = zero_masked(inputs, mask)
+        segment_ids = as_tensor(segment_ids)
+        self._check_segments(inputs, segment_ids)
         options = {"dilation": self.dilation_rate}
         if self.padding == "same":
             outputs = light_conv(inputs, self._kernel(), "same", **options)
@@ -145,7 +158,9 @@ class ShortConv(ConvolutionLayer):
     def compute_mask(self, inputs, previous_mask):
         if previous_mask is None or self.padding != "valid":
             return previous_mask
-        return previous_mask[:, self.history :]
+        # All taps are real where the first and the last one are.
+        last = previous_mask[:, self.history :]
+        return ops.logical_and(last, previous_mask[:, : -self.history or None])
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -197,7 +212,8 @@ class GatedShortConv(ShortConv):
         before, after, values = ops.split(projected, 3, axis=-1)
         return after, before * values
 
-    def call(self, inputs, mask=None, segment_ids=None):
+    def call(self, inputs, mask=None, segment_ids=None, inputs_mask=None):
+        mask = inputs_mask if mask is None else mask
         gate, inputs = self._gated(zero_masked(inputs, mask))
         outputs = super().call(inputs, mask=mask, segment_ids=segment_ids)
         return by_rows(self.output_projection, gate * outputs)

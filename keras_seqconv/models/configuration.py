@@ -14,7 +14,11 @@ LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros
 import keras
 
 from keras_seqconv.layers.sequences import quantize_layers, quantized_layers
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_integer,
+    check_positive_integer,
+    plain,
+)
 
 SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
@@ -30,6 +34,7 @@ def configuration_of(arguments: dict) -> dict:
     hidden = ("self", "kwargs", "__class__")
     config = {key: value for key, value in arguments.items() if key not in hidden}
     config |= {"name": None, "dtype": None, **arguments["kwargs"]}
+    config = plain(config)
     for key in set(arguments["kwargs"]) - {"name", "dtype"}:
         raise TypeError(
             f"{type(arguments['self']).__name__}() got an unexpected keyword "
@@ -57,16 +62,19 @@ def configuration_of(arguments: dict) -> dict:
         )
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
-    policy = keras.dtype_policies.get(config["dtype"] or keras.config.dtype_policy())
+    policy = keras.dtype_policies.get(
+        keras.config.dtype_policy() if config["dtype"] is None else config["dtype"]
+    )
     if isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy):
         raise ValueError(
             "`dtype` must be no quantized policy: call `quantize` of the model. "
             f"Received: dtype={policy.name!r}"
         )
     # By name, where it has one: a plain configuration can be read and written by hand.
-    config["dtype"] = keras.saving.serialize_keras_object(policy)
-    if keras.dtype_policies.get(policy.name) == policy:
-        config["dtype"] = policy.name
+    named = type(policy) is keras.dtype_policies.DTypePolicy
+    config["dtype"] = (
+        policy.name if named else keras.saving.serialize_keras_object(policy)
+    )
     return config
 
 
@@ -92,8 +100,13 @@ def repeat(changes: dict, model) -> None:
     for number, (rank, alpha) in changes.get("lora", {}).items():
         layers[int(number)].enable_lora(rank, lora_alpha=alpha)
     variables = model.variables
-    for number in changes.get("frozen", ()):
-        variables[number].trainable = False
+    frozen = {id(v): v for v in (variables[n] for n in changes.get("frozen", ()))}
+    for layer in (model, *layers):  # what is frozen as a whole is trainable as a whole
+        trained = layer.trainable_variables
+        if trained and all(id(variable) in frozen for variable in trained):
+            layer.trainable = False
+    for variable in frozen.values():
+        variable.trainable = False
 
 
 def _layers(model):

@@ -24,6 +24,7 @@ from keras_seqconv.layers import (
 from keras_seqconv.models.sequence_model import SequenceModel
 from keras_seqconv.models.stacks import Embedder
 from keras_seqconv.ops.fused import wide
+from keras_seqconv.support.arguments import plain
 
 # Bounds against typing errors and hostile files.
 _MOST_ENTRIES = 1000
@@ -114,6 +115,7 @@ def parse_convolutions(specification) -> list[Convolution]:
 
 
 def _layers(entries) -> list[Convolution]:
+    entries = plain(entries)
     if not isinstance(entries, (list, tuple)) or not entries:
         raise ValueError("it holds no layer")
     if len(entries) > _MOST_ENTRIES:

@@ -32,7 +32,11 @@ from keras_seqconv.layers import (
 )
 from keras_seqconv.layers.sequences import argument_names, by_rows, checked
 from keras_seqconv.ops.fused import wide
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import (
+    check_choice,
+    check_positive_integer,
+    plain,
+)
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
@@ -91,7 +95,7 @@ FOR_MIXERS = (
 
 def make_seeds(seed: int | None) -> Iterator:
     """A different seed for every layer of a model, or None for all."""
-    return itertools.repeat(None) if seed is None else itertools.count(seed)
+    return itertools.repeat(None) if seed is None else itertools.count(plain(seed))
 
 
 # --- Options ---

@@ -81,7 +81,8 @@ def causal_conv1d(
     ```
     """
     operation = _CausalConv1D(activation, return_final_state, dilation)
-    return operation(inputs, kernel, bias, residual, initial_state, segment_ids, mask)
+    further = bias, residual, initial_state, segment_ids, mask
+    return operation(inputs, kernel, *map(as_tensor, further))
 
 
 def causal_conv1d_update(
@@ -106,21 +107,15 @@ def causal_conv1d_update(
     Returns:
         Outputs (B, n, C) and the next state.
     """
-    mask = None
-    if lengths is not None:
-        check_shape("lengths", lengths, (inputs.shape[0],))
-        lengths = ops.cast(lengths, "int32")
-        mask = ops.arange(ops.shape(inputs)[1])[None] < lengths[:, None]
-    return causal_conv1d(
-        inputs,
-        kernel,
-        bias,
-        activation=activation,
-        initial_state=state,
-        return_final_state=True,
-        mask=mask,
-        dilation=dilation,
-    )
+    operation = _CausalConv1D(activation, True, dilation)
+    further = bias, None, state, None, None, lengths
+    return operation(inputs, kernel, *map(as_tensor, further))
+
+
+def as_tensor(value):
+    """A list as a tensor; None and tensors, also symbolic ones, as they are."""
+    has_shape = value is None or hasattr(value, "shape")
+    return value if has_shape else ops.convert_to_tensor(value)
 
 
 @keras.saving.register_keras_serializable("keras_seqconv", "CausalConv1D")
@@ -149,8 +144,9 @@ class _CausalConv1D(keras.Operation):
             "initial_state": (batch, history, channels),
             "segment_ids": (batch, length),
             "mask": (batch, length),
+            "lengths": (batch,),
         }
-        for tensor, (name, sizes) in zip(further, shapes.items(), strict=True):
+        for tensor, (name, sizes) in zip(further, shapes.items(), strict=False):
             if tensor is not None:
                 check_shape(name, tensor, sizes)
         return history
@@ -162,10 +158,23 @@ class _CausalConv1D(keras.Operation):
         state = keras.KerasTensor(state_shape, outputs.dtype)
         return (outputs, state) if self.return_final_state else outputs
 
-    def call(self, inputs, kernel, bias, residual, initial_state, segment_ids, mask):
+    def call(
+        self,
+        inputs,
+        kernel,
+        bias,
+        residual,
+        initial_state,
+        segment_ids,
+        mask,
+        lengths=None,
+    ):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
-        further = bias, residual, initial_state, segment_ids, mask
+        further = bias, residual, initial_state, segment_ids, mask, lengths
         history = self._history(inputs, kernel, *further)
+        if lengths is not None:
+            lengths = ops.cast(lengths, "int32")
+            mask = ops.arange(ops.shape(inputs)[1])[None] < lengths[:, None]
         if mask is not None:
             mask = ops.cast(mask, "bool")
             inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)

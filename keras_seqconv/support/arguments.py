@@ -1,7 +1,6 @@
 """Checks of arguments and shapes that all of the package shares."""
 
 import difflib
-import numbers
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -60,6 +59,7 @@ def check_ids(name: str, holder, model) -> None:
 
 def check_boolean(name: str, value: bool) -> bool:
     """`value`, or ValueError unless it is True or False."""
+    value = plain(value)
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
     return value
@@ -90,9 +90,13 @@ def power_of_two_from(number: int) -> int:
 
 
 def plain(value):
-    """A scalar of NumPy as a number of Python; all else as it is."""
-    number = isinstance(value, numbers.Number) and hasattr(value, "item")
-    return value.item() if number else value
+    """Scalars and arrays of NumPy as numbers of Python, also in lists and dicts."""
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    if type(value) is dict:
+        return {key: plain(entry) for key, entry in value.items()}
+    of_numpy = type(value).__module__ == "numpy" and hasattr(value, "tolist")
+    return value.tolist() if of_numpy else value
 
 
 def public_names(members: dict, *modules: str) -> Callable:

@@ -55,6 +55,21 @@ def test_rates(callbacks, batches, epochs, wanted):
     np.testing.assert_allclose(seen, wanted, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "name, value, rule",
+    [
+        ("learning_rate", -1.0, "a positive number"),
+        ("learning_rate", None, "a positive number"),
+        ("force_anneal", 0, "a positive integer"),
+        ("warmup_start", "a", "at least 0"),
+        ("warmup_steps", -1, "an integer >= 0"),
+    ],
+)
+def test_wrong_rates_are_named(name, value, rule):
+    with pytest.raises(ValueError, match=f"`{name}` must be {rule}.*{name}={value!r}"):
+        FixedSchedule(**{"learning_rate": 0.1, name: value})
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_plateau_is_pytorchs_rule(mode):
     """By an independent count: better means below 0.9999 of the best."""

@@ -66,6 +66,15 @@ def weights_of(layer):
     return np.concatenate([first, to_numpy(layer.head)]), projections, tables
 
 
+def test_ids_that_come_as_floats_stay_whole():
+    """As `keras.Input((None,))` gives them, under any policy."""
+    for policy in ("mixed_bfloat16", "float16"):
+        layer = AdaptiveInput(3000, 4, (1000, 2000), factor=2.0, dtype=policy)
+        ids = np.array([[257, 1999, 2999]])
+        expected = to_numpy(layer(ids))
+        np.testing.assert_array_equal(to_numpy(layer(ids.astype("float32"))), expected)
+
+
 class TestAdaptiveSoftmax:
     @pytest.mark.parametrize(
         ("blocks", "tied"),

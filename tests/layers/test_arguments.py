@@ -1,5 +1,7 @@
 """Constructors: wrong arguments are named; first weights; what users of Keras type."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ WRONG = {
     }),
     "PositionEncoding": ({}, {"kind": ["rotary"], "layout": ["interleaved"]}),
     "ConvS2SInitializer": ({}, {"gain": [0, float("nan")]}),
+    "FeedForward": ({"intermediate_dim": 4}, {"canon": ["valid", True, ""]}),
     "ScaleGradient": ({}, {"scale": [float("inf"), True, "1", None]}),
     "AdaptiveInput": (
         {"vocabulary_size": 11, "output_dim": 8, "cutoffs": (4, 8)},
@@ -83,6 +86,19 @@ def test_regularizers_of_attention_of_conv_s2s():
     )
     layer.build(*((None, None, width) for width in (4, 3, 3, 5)))
     assert_regularized(layer, 2)
+
+
+def test_numbers_of_numpy_count_as_pythons():
+    three, rate = np.int64(3), np.float32(0.5)
+    for layer in (
+        layers.FeedForward(three, dropout=rate, use_bias=np.True_, seed=three),
+        layers.LightConvModule(three, (three,), input_dropout=rate, seed=three),
+        layers.AdaptiveInput(three * 4, three, np.array([three, 8]), factor=1),
+        layers.AdaptiveSoftmax(three * 4, [three, np.int32(8)], factor=1),
+    ):
+        config = layer.get_config()
+        again = type(layer).from_config(json.loads(json.dumps(config)))
+        assert again.get_config() == config
 
 
 def assert_regularized(layer, kernels):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers import MultiHeadAttention
+from keras_seqconv.layers import MultiHeadAttention, Residual
 from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.layers.values import (
@@ -171,3 +171,26 @@ def test_a_call_may_be_causal():
     layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
     causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
     assert_close(layer(inputs, use_causal_mask=True), to_numpy(causal(inputs)))
+    weights = layer.attention_weights(inputs, use_causal_mask=True)
+    assert_close(weights, to_numpy(causal.attention_weights(inputs)))
+
+
+def test_masks_of_keys_and_values_count_together():
+    """Given, and attached by Keras; a key that either hides changes nothing."""
+    query, value = random(1, TARGET, CHANNELS), random(1, 4, CHANNELS, seed=1)
+    key = random(1, 4, CHANNELS, seed=2)
+    layer = randomized(MultiHeadAttention(HEADS), *[query.shape] * 3)
+    expected = to_numpy(layer(query, value[:, 1:3], key[:, 1:3]))
+    masks = {"value_mask": [[False, True, True, True]]}
+    masks["key_mask"] = [[True, True, True, False]]
+    assert_close(layer(query, value, key, **masks), expected)
+    weights = to_numpy(layer.attention_weights(query, value, key, **masks))
+    assert not weights[..., [0, 3]].any()
+    value[:, 0] = key[:, 3] = -1
+    attached = [keras.layers.Masking(-1.0)(x) for x in (value, key)]
+    assert_close(layer(query, *attached), expected)
+    block = Residual(layer)
+    expected = to_numpy(block(query, value, key, **masks))
+    assert_close(block(query, *attached), expected)
+    with pytest.raises(ValueError, match="`key_mask` must have the shape"):
+        layer(query, value, key, key_mask=np.ones((1, 5), bool))

@@ -38,6 +38,8 @@ def test_rows_and_logits():
     assert_close(got, logits[:, 1])
     with loop_kernels([layer], [layer.step_kernel()]):
         assert_close(layer(x, reverse=True), logits)
+    masked = keras.layers.Masking()(x)
+    assert layer(masked, reverse=True)._keras_mask is masked._keras_mask
 
 
 @pytest.mark.parametrize(

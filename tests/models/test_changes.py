@@ -68,6 +68,10 @@ def unfreeze_decoder(model):
         block.mixer.trainable = True
 
 
+def freeze(model):
+    model.trainable = False
+
+
 def add_lora(model):
     layers = model._flatten_layers(include_self=False)
     for layer in layers:
@@ -169,6 +173,23 @@ def test_changes_between_two_fits(policy, steps):
     model.trainable = False
     with pytest.raises(ValueError, match="no trainable variables"):
         fit(model)
+
+
+@pytest.mark.parametrize("change", [freeze_encoder, freeze, add_lora])
+def test_what_was_frozen_in_a_file_can_be_trained_again(change, tmp_path):
+    model = small_model()
+    total = len(model.trainable_variables)
+    change(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(loaded.trainable_variables) == len(model.trainable_variables)
+    for layer in loaded._flatten_layers():
+        if layer.weights:
+            assert layer.trainable == bool(layer.trainable_variables)
+    for layer in loaded.layers:
+        layer.trainable = True
+    loaded.trainable = True
+    assert len(loaded.trainable_variables) >= total
 
 
 def test_what_is_not_quantized():

@@ -224,6 +224,29 @@ def test_attention_weights(name):
 RATES = ("dropout", "attention_dropout", "activation_dropout", "weight_dropout")
 
 
+def test_numbers_of_numpy_and_maps_of_policies(tmp_path):
+    """A vocabulary is often as large as `ids.max() + 1`; files bring all back."""
+    five, rate = np.int64(5), np.float32(0.5)
+    numbers = {"dropout": rate, "seed": five, "special_ids": {"unk": np.int32(0)}}
+    wide = keras.dtype_policies.DTypePolicy("float32")
+    policies = [
+        keras.dtype_policies.DTypePolicyMap("mixed_bfloat16", entries)
+        for entries in ({}, {"block_2_mixer": wide})
+    ]
+    for model in (
+        families.language_model(five * 4, mixer="attention", **numbers),
+        families.conv_s2s((five * 4, five * 5), convolutions=[(five, 3)], **numbers),
+        *(families.language_model(mixer="attention", dtype=p) for p in policies),
+    ):
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        assert again.get_config() == model.get_config()
+        dtypes = [layer.compute_dtype for layer in again.layers]
+        assert dtypes == [layer.compute_dtype for layer in model.layers]
+    mixers = [again.get_layer(f"block_{number}_mixer") for number in (1, 2)]
+    assert [mixer.compute_dtype for mixer in mixers] == ["bfloat16", "float32"]
+
+
 @pytest.mark.parametrize(
     ("factory", "options"),
     quick_and_slow([

@@ -175,6 +175,18 @@ def test_rows_move_by_their_lengths():
         )  # fmt: skip
         assert_close(outputs[row : row + 1, :length], expected)
         assert_close(moved[row : row + 1], last)
+    arguments = [arrays["inputs"], state, arrays["kernel"]]
+    assert_close(causal_conv1d_update(*arguments, lengths=[0, 2, 4])[1], moved)
+    symbols = [keras.Input(array.shape[1:]) for array in arguments[:2]]
+    symbols.append(keras.Input((), dtype="int32"))
+    *inputs, symbol = symbols
+    made = causal_conv1d_update(*inputs, arrays["kernel"], lengths=symbol)
+    assert [tensor.shape for tensor in made] == [(None, 4, 2), (None, 2, 2)]
+    values = keras.Model(symbols, made)([*arguments[:2], lengths])
+    for tensor, expected in zip(values, (outputs, moved), strict=True):
+        assert_close(tensor, to_numpy(expected))
+    with pytest.raises(ValueError, match="`lengths` must have the shape"):
+        causal_conv1d_update(*arguments, lengths=[0, 2])
 
 
 @pytest.mark.parametrize("padding", ["same", "causal"])

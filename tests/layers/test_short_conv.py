@@ -1,0 +1,51 @@
+"""Short convolutions as layers: packed sequences, masks of Keras, shorter outputs."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_seqconv.layers import GatedShortConv, ShortConv
+from tests.backends import to_numpy
+from tests.layers.values import assert_close, random, randomized
+
+INPUTS = random(1, 9, 4)
+
+
+def behind_mask(mask):
+    """The inputs with -1 where the mask, which Keras attaches, is False."""
+    return keras.layers.Masking(-1.0)(np.where(mask[..., None], INPUTS, -1.0))
+
+
+@pytest.mark.parametrize("layer_class", [ShortConv, GatedShortConv])
+def test_packed_sequences_between_padding_equal_each_alone(layer_class):
+    layer = randomized(layer_class(3), (None, None, 4))
+    mask = np.array([[0, 0, 1, 1, 1, 1, 1, 1, 0]], bool)
+    segments = [[0, 0, 0, 0, 0, 1, 1, 1, 1]]
+    outputs = layer(behind_mask(mask), segment_ids=np.array(segments))
+    assert_close(layer(INPUTS, mask=mask, segment_ids=segments), to_numpy(outputs))
+    for part in (slice(2, 5), slice(5, 8)):
+        assert_close(outputs[:, part], to_numpy(layer(INPUTS[:, part])))
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 9), (2, 9), (0, 7), (1, 8), (3, 6)])
+def test_valid_outputs_are_those_whose_taps_are_real(start, end):
+    layer = randomized(ShortConv(3, padding="valid", dilation_rate=2), (None, None, 4))
+    positions = np.arange(9)[None]
+    outputs = layer(behind_mask((positions >= start) & (positions < end)))
+    expected = to_numpy(layer(INPUTS[:, start:end]))[0]
+    assert len(expected) == max(0, end - start - 4)
+    assert_close(to_numpy(outputs)[to_numpy(outputs._keras_mask)], expected)
+    symbol = layer(keras.layers.Masking()(keras.Input((None, 4))))
+    assert symbol.shape == symbol._keras_mask.shape + (4,) == (None, None, 4)
+
+
+def test_segments_that_do_not_fit_are_named_also_symbolically():
+    segments = np.zeros((1, 8), "int32")
+    for inputs, ids in (
+        (INPUTS, segments),
+        (keras.Input((9, 4)), keras.Input((8,), dtype="int32")),
+    ):
+        with pytest.raises(ValueError, match="`segment_ids` must have the shape"):
+            ShortConv(3)(inputs, segment_ids=ids)
+        with pytest.raises(ValueError, match="`segment_ids` needs padding=.causal"):
+            ShortConv(3, padding="same")(inputs, segment_ids=ids)
