@@ -108,6 +108,7 @@ def select(
     undamaged = (path for path in paths if _tried(check, path) is not None)
     chosen = list(itertools.islice(undamaged, count))
     what = f" with the metric {monitor}" if kind == "best" else " of a whole epoch"
+    what += "" if up_to is None else f" up to update {up_to} (`up_to`)"
     if not chosen:
         raise ValueError(f"{directory} has no checkpoint{what}.")
     if len(chosen) < count:

@@ -147,7 +147,7 @@ class Recipe(Options):
     tokens_per_batch: int = option(
         REQUIRED,
         "size of a batch on one device: sentences x longest sentence, with padding",
-        ge=1,
+        ge=2,
     )
     gradient_accumulation_steps: int = option(
         1,

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 from keras_seqconv.support.schema import Options, option
@@ -64,7 +64,7 @@ class _Flags(Options):
         "translations of another system: paired bootstrap resampling",
         metavar="FILE",
     )
-    samples: int = option(1000, "samples of the bootstrap", ge=1)
+    samples: int | None = option(None, "samples of the bootstrap (default 1000)", ge=1)
     output_hypotheses: str | None = option(
         None, "file for the translations of the model", metavar="FILE"
     )
@@ -135,7 +135,34 @@ def check(options: argparse.Namespace) -> None:
     for mistake, made in mistakes.items():
         if made:
             raise ValueError(mistake)
-    check_files(options.source, hypotheses, options.compare, options.text, *references)
+    files = [options.source, hypotheses, options.compare, options.text, *references]
+    check_files(*files)
+    _check_output(options, [file for file in files if file is not None])
+
+
+def _check_output(options, inputs: list[str]) -> None:
+    """ValueError for options without effect, and for an output over an input."""
+    from keras_seqconv.support.files import check_folder_of
+    from keras_seqconv_cli.translate import search_options
+
+    output, translates = options.output_hypotheses, options.model
+    translates = translates and not (options.hypotheses or options.text)
+    unused = (
+        {} if translates else search_options(options) | {"output_hypotheses": output}
+    )
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` needs a MODEL that translates. Received: {name}={value}"
+            )
+    if options.samples is not None and options.compare is None:
+        raise ValueError(f"`samples` needs `compare`. Received: {options.samples}")
+    if output is not None:
+        check_folder_of(output)
+        if os.path.exists(output) and any(os.path.samefile(output, i) for i in inputs):
+            raise ValueError(
+                f"`output_hypotheses` must be no file that is read. Received: {output}"
+            )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -193,6 +220,8 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     if others is not None:
         columns = hypotheses, others, references
         _compare(columns, comparable, choices, options, result, lines)
+        if rest := [name for name in metrics if name not in comparable]:
+            lines.append(f"  not compared: {', '.join(rest)}")
     if scores:
         headline = f"{scores[0].name} {scores[0].value:.1f}"
         lines.append(f"{split} {headline}" if split else headline)
@@ -270,11 +299,11 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
 def _compare(columns, metrics, choices, options, result, lines) -> None:
     from keras_seqconv.evaluation import paired_bootstrap
 
-    samples = {"num_samples": options.samples}
+    number = options.samples or 1000
+    samples = {"num_samples": number}
     result["comparisons"] = []
     lines.append(
-        f"sacreBLEU's paired bootstrap, {options.samples:,} samples, against "
-        f"{options.compare}:"
+        f"sacreBLEU's paired bootstrap, {number:,} samples, against {options.compare}:"
     )
     for metric in metrics:
         pair = paired_bootstrap(*columns, metric, **samples, **choices)
@@ -299,10 +328,14 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
         )
     if options.tokens_per_batch is not None:
         generator.tokens_per_batch = options.tokens_per_batch
+    lines_of_text = islice(iterate_lines(options.text), options.limit)
+    first = [*islice(lines_of_text, 1)]
+    if not first:
+        raise ValueError(f"{options.text} must hold a line at least; it is empty.")
     start = time.monotonic()
     perplexity = text_perplexity(
         generator,
-        islice(iterate_lines(options.text), options.limit),
+        chain(first, lines_of_text),
         context_window=options.context_window,
         tokens_per_sample=options.tokens_per_sample,
         break_mode=options.break_mode,

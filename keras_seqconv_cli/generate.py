@@ -25,7 +25,7 @@ _DRAWS = ("temperature", "top_k", "top_p")
 
 @dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
-    prompt: str = option("", "start of the text", metavar="TEXT")
+    prompts: str = option("", "start of the text", flag="--prompt", metavar="TEXT")
     length: int = option(200, "largest number of tokens, prompt included", ge=1)
     seed: int | None = option(None, "seed of the draws")
     stream: bool = option(False, "write the text as it comes, also to a file or pipe")
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )
     search = {"max_length": options.length, **given(options, (*_DRAWS, "seed"))}
-    pieces = generator.stream(options.prompt, **search)
+    pieces = generator.stream(options.prompts, **search)
     if not (options.stream or sys.stdout.isatty()):
         pieces = ["".join(pieces)]
     for piece in pieces:

@@ -50,7 +50,7 @@ class _References(_Flags):
 
 @dataclass(frozen=True, kw_only=True)
 class _BleuByLength(_References):
-    source: str = option(REQUIRED, "source texts", metavar="FILE")
+    sources: str = option(REQUIRED, "source texts", flag="--source", metavar="FILE")
     hypotheses: tuple[str, ...] = option(
         REQUIRED, "translations of the systems", metavar="FILE"
     )
@@ -185,7 +185,7 @@ def _bleu_by_length(options):
 
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)
-    sources, *references = map(read_lines, [options.source, *options.references])
+    sources, *references = map(read_lines, [options.sources, *options.references])
     values, edges = {}, {"edges": options.edges} if options.edges else {}
     for name, file in zip(names, options.hypotheses, strict=True):
         groups, values[name], counts = ks.evaluation.bleu_by_length(

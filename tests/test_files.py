@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from keras_seqconv.support.files import atomic_directory, locked
+from keras_seqconv.support.files import atomic_directory, locked, write_file
 
 
 def write(path, text="new", replaceable=None):
@@ -54,6 +54,12 @@ def test_interrupted_write_leaves_nothing_behind(tmp_path, stop, before):
     assert names(tmp_path) == (["model"] if before else [])
     if before:
         assert (path / "config.json").read_text() == "old"
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        write_file(tmp_path / "none" / "model", b"")
+    assert error.value.filename == str(tmp_path / "none" / "model")
 
 
 def test_what_killed_writers_left_is_removed_or_comes_back(tmp_path):

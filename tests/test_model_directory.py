@@ -90,6 +90,8 @@ def test_round_trip(name, dtype, tmp_path):
     dtype = "mixed_bfloat16" if dtype == "float32" else "float32"
     other = ks.load(tmp_path / "model", dtype=dtype).model
     assert other.get_config()["dtype"] == dtype
+    with pytest.raises(ValueError, match="`dtype` must be the name .*dtype='foo'"):
+        ks.load(tmp_path / "model", dtype="foo", runtime="keras")
     outputs, expected = outputs_of(other), outputs_of(model)
     assert abs(outputs - expected).max() < 0.1 * abs(expected).max()
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import is_number
-from keras_seqconv.support.files import atomic_file
+from keras_seqconv.support.files import atomic_file, check_folder_of
 
 FORMATS = (".png", ".svg", ".pdf")
 FALLBACK_FONTS = (
@@ -62,8 +62,7 @@ def save_figure(figure, path: str | os.PathLike) -> None:
         raise ValueError(
             f"`path` must end in one of {', '.join(FORMATS)}. Received: {path}"
         )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"The folder {path.parent} does not exist.")
+    check_folder_of(path)
     with atomic_file(path) as part:
         kind = path.suffix[1:].lower()
         figure.savefig(part, format=kind, dpi=150, bbox_inches="tight")

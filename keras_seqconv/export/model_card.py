@@ -118,7 +118,7 @@ def _score_lines(run, trained: dict | None) -> Iterator[str]:
     if run is not None and (file := Path(run, "scores.json")).is_file():
         scores = read_json(file)
         with naming_file(file, "holds no scores"):
-            yield f"- {scores.pop('split')} split, by the run's own search in float32:"
+            yield f"- {scores.pop('split')} split, by the run's own search:"
             for name, score in scores.items():  # of a language model they are numbers
                 line = score["line"] if isinstance(score, dict) else f"{name} = {score}"
                 yield f"  - `{line}`"

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_seqconv import ops
 from keras_seqconv.support import require_tensorflow, tf
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.support.files import atomic_directory
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
@@ -84,6 +84,8 @@ def saved_model(
         )
     search = {name: value for name, value in search.items() if value is not None}
     if n_best is not None:
+        beams = translator.search_options(search).num_beams
+        check_integer("n_best", n_best, 1, beams)
         search["num_hypotheses"] = n_best
     # No op may choose XLA for itself: a stock server has none.
     limits = max_source_length, tokens_per_batch

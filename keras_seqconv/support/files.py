@@ -41,13 +41,19 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with naming(path):
+        with naming(path, part):
             yield part
             with open(part, "rb+") as stream:
                 os.fsync(stream.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_folder_of(path: str | os.PathLike) -> None:
+    """FileNotFoundError unless there is a folder for a file of this path."""
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"The folder {Path(path).parent} does not exist.")
 
 
 def write_file(path: str | os.PathLike, content: bytes) -> None:
@@ -158,12 +164,15 @@ def digest(path: str | os.PathLike) -> str:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Errors of the system in the block, such as a full disk, name at least `path`."""
+def naming(path: str | os.PathLike, part: Path | None = None) -> Iterator[None]:
+    """Errors of the system in the block, such as a full disk, name at least `path`.
+
+    That is also named in place of `part`, the file that becomes it.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
+        if error.errno is not None and str(error.filename) in ("None", str(part)):
             error.filename = os.fspath(path)
         raise
 

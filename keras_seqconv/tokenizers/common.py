@@ -218,6 +218,8 @@ class _VocabularyTokenizer(Tokenizer):
         if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
             raise ValueError(f"`tokens` must be a list of texts. Received: {tokens!r}")
         self.tokens = tuple(tokens)
+        if not self.tokens:
+            raise ValueError("`tokens` must hold a token at least. Received: none")
         seen = set(SPECIAL_SYMBOLS)
         for token in self.tokens:
             text = isinstance(token, str) and valid_text(token) == token

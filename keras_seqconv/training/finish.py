@@ -254,7 +254,7 @@ def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -
                 checkpoints.check(path)  # raises for a damaged one
             if kind != "best":
                 raise
-            paths = checkpoints.select(run.checkpoints, "last_epochs", 1)
+            paths = checkpoints.select(run.checkpoints, "last_epochs", 1, up_to=up_to)
             what = "newest, as none is validated"
     description = _mean(model, paths, what)
     return description + (f"; there are no {count}" if len(paths) < count else "")

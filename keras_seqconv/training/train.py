@@ -120,6 +120,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     if recipe.search is not None:
+        recipe.search.check_model(model)
         # Fail early if a package that scoring needs is not installed.
         language, corpus = run.languages[1], text.corpus
         references = corpus.texts("test", "target") if "test" in corpus.splits else ()

@@ -298,12 +298,22 @@ def read(directory: str | os.PathLike, dtype=None, with_model: bool = True) -> d
 
 def _read_model(folder: Path, config: dict, dtype):
     """The model of Keras, with its weights."""
+    import keras
+
     from keras_seqconv import models
     from keras_seqconv.models.limits import at_most
 
     path, weights = folder / CONFIG, folder / WEIGHTS
     if not weights.is_file():
         raise FileNotFoundError(f"{weights} is missing.")
+    if dtype is not None:
+        try:
+            keras.dtype_policies.get(dtype)
+        except ValueError:
+            raise ValueError(
+                "`dtype` must be the name of a float dtype or of a dtype policy, or a "
+                f"policy. Received: dtype={dtype!r}"
+            ) from None
     wrong_weights = f"is damaged, or not of the model in {CONFIG}"
     with naming_file(weights, wrong_weights):
         elements, arrays = _check_arrays(weights)

@@ -22,6 +22,7 @@ from keras_seqconv.support import ProgressLine, clock
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_file,
+    check_folder_of,
     iterate_lines,
     locked,
     naming,
@@ -291,8 +292,7 @@ def _opened(
     is_stream = hasattr(output, "write")
     path = None if is_stream else Path(os.path.realpath(output))
     if not is_stream and (path.is_file() or not path.exists()):
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"The folder {path.parent} does not exist.")
+        check_folder_of(path)
         with _resumable(path, resume, settings) as opened:
             yield opened
         return

@@ -119,6 +119,7 @@ def test_metrics_of_the_task_of_a_model(folder, capsys):
     assert done.status == 2 and "--compare needs one of the --metrics" in done.errors
     done = call(capsys, *compared, "--metrics", "chrf,exact", "--quiet")
     assert "  chrf: 100.00" in done.output
+    assert "\n  not compared: exact\n" in done.output
 
 
 def test_language_model(folder, capsys):
@@ -180,8 +181,20 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([language, *source, "--reference", right], "language model"),
         ([model, "--text", right], "--text is for language models"),
         (["--text", right], "--text needs the directory of a language model"),
-        ([language, "--text", folder / "empty"], "holds none"),
+        ([language, "--text", folder / "empty"], "empty must hold a line at least"),
+        ([*scored, right, "--num-beams", 2], "--num-beams needs a MODEL that transl"),
+        ([*scored, right, "--output-hypotheses", "x"], "--output-hypotheses needs a M"),
+        ([*scored, right, "--samples", 9], "--samples needs --compare"),
+        (
+            [model, *source, "--reference", right, "--output-hypotheses", right],
+            "--output-hypotheses must be no file that is read",
+        ),
+        (
+            [model, *source, "--reference", right, "--output-hypotheses", "no/x"],
+            "The folder no does not exist",
+        ),
         (["--dataset", "x", *scored, right], "--dataset takes the place of"),
     ):
         found = refused(capsys, "evaluate", *arguments)
         assert words in found, (arguments, found)
+    assert len(right.read_text().splitlines()) == 3

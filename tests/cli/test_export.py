@@ -83,7 +83,16 @@ def test_wrong_wishes_are_one_line(capsys, run_folder, tmp_path, monkeypatch):
     (tmp_path / "empty").write_text("\n")
     for words, *arguments in (
         ("never", model, "--output", versions, "--version", 2),
-        ("num_beams", model, "--output", versions, "--num-beams", 2, "--n-best", 3),
+        (
+            "--n-best must be at most 2",
+            model,
+            "--output",
+            versions,
+            "--num-beams",
+            2,
+            "--n-best",
+            3,
+        ),
         ("nothing", tmp_path / "nothing"),
         ("onnx and web", model, "--output", versions, "--quantize", "int8"),
         ("--warmup-texts", model, "--warmup-texts", tmp_path / "empty"),

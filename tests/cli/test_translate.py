@@ -247,6 +247,8 @@ def test_generate(folder, capsys):
     )
     assert done.output == f"{expected[0]}\n" and done.output.startswith("w1 w2")
     assert "translates" in refused(capsys, "generate", folder / "model")
+    message = refused(capsys, "generate", *options[1:4], "--length", 1)
+    assert "Each of --prompt must have at most 1 tokens" in message
 
 
 def test_runs_that_break_off_go_on(folder, tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Words and characters."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,12 @@ def test_lines_of_a_running_text():
     assert 2 not in sum(rows, [])
     plain = CharacterTokenizer.train(["ab"])
     assert plain.tokenize_lines(["ab"]) == plain.tokenize(["ab"])
+
+
+@pytest.mark.parametrize("tokenizer_class", CLASSES)
+def test_a_vocabulary_holds_a_token(tokenizer_class):
+    with pytest.raises(ValueError, match="`tokens` must hold a token at least"):
+        tokenizer_class([])
 
 
 @settings(deadline=None)

@@ -198,7 +198,10 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     assert main(options) == 0
     assert "is finished" in capsys.readouterr().out
     assert (run / "test.hypotheses").stat().st_mtime_ns == written
-    # Another average has no scores yet.
+    # Another average has no scores yet; one that cannot be made leaves those there.
+    assert main(["average", str(run), "--up-to", "1"]) == 2
+    assert "up to update 1 (--up-to)" in capsys.readouterr().err
+    assert (run / "scores.json").exists()
     assert main(["average", str(run), "--best", "2"]) == 0
     told = capsys.readouterr().out
     assert "(newest, as none is validated: updates 4); there are no 2" in told
@@ -447,9 +450,14 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
     bad = tmp_path / "bad"
     shutil.copytree(corpus, bad)
     (bad / "train.de").write_bytes(b"\xff\n" * 96)
+    late = tmp_path / "late"
+    shutil.copytree(corpus, late)
+    (late / "test.en").write_bytes(b"one\n\n")
     train = ["train", "--preset", "dynamic_conv_phrases", "--workdir", f"{tmp_path}/r"]
     for arguments, flag in (
         ([*train, "--dataset", str(bad)], "--skip-bad-lines"),
+        ([*train, "--dataset", str(late)], "late/test"),
+        ([*train, "--dataset", str(corpus), "--num-beams", "999"], "--num-beams must"),
         ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
          "--vocabulary-size"),
         (["average", str(run), "--output", str(run / "model")], "--overwrite"),
@@ -458,6 +466,7 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
         assert main(arguments) == 2
         error = capsys.readouterr().err.splitlines()[-1]
         assert error.startswith("error: ") and flag in error
+    assert not (tmp_path / "r" / "checkpoints").exists()
 
 
 @pytest.mark.slow
