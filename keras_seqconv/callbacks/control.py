@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 
 import keras
 from keras import ops
@@ -102,6 +103,18 @@ def floats(logs) -> dict[str, float]:
 def rate_of(model) -> float:
     """Learning rate of the next update."""
     return float(ops.convert_to_numpy(model.optimizer.learning_rate))
+
+
+def monitored(callback, logs: dict) -> float | None:
+    """The value of the callback's `monitor`, or None with a warning."""
+    if callback.monitor in logs:
+        return float(logs[callback.monitor])
+    warnings.warn(
+        f"`monitor` of {type(callback).__name__} must be a key of the logs, one of "
+        f"{', '.join(logs)}. Received: monitor={callback.monitor!r}",
+        stacklevel=2,
+    )
+    return None
 
 
 def is_better(value: float, best: float | None, mode: str, margin: float = 0) -> bool:
@@ -230,9 +243,11 @@ class ReduceOnPlateau(RateCallback):
             self.rate = rate_of(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._warming_up or not self.epoch_complete or self.monitor not in logs:
+        if self._warming_up or not self.epoch_complete:
             return
-        value = float(logs[self.monitor])
+        value = monitored(self, logs)
+        if value is None:
+            return
         if is_better(value, self.best, self.mode, 1e-4):
             self.best, self.bad_epochs = value, 0
         elif self.bad_epochs < self.patience:
@@ -294,12 +309,13 @@ class EarlyStopping(TrainingCallback):
         self._stop()  # where training had come to its end already
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.monitor in logs:
-            self.bad_validations += 1
-            value = float(logs[self.monitor])
-            if is_better(value, self.best, self.mode):
-                self.best, self.bad_validations = value, 0
-            self._stop()
+        value = monitored(self, logs)
+        if value is None:
+            return
+        self.bad_validations += 1
+        if is_better(value, self.best, self.mode):
+            self.best, self.bad_validations = value, 0
+        self._stop()
 
     def _stop(self):
         if self.bad_validations >= self.patience:

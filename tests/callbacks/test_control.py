@@ -70,6 +70,15 @@ def test_wrong_rates_are_named(name, value, rule):
         FixedSchedule(**{"learning_rate": 0.1, name: value})
 
 
+@pytest.mark.parametrize(
+    "callback", [ReduceOnPlateau(0.3), EarlyStopping(1, "val_bleu")]
+)
+def test_a_monitor_that_is_not_in_the_logs_is_told(callback):
+    match = f"of {type(callback).__name__} must be a key of the logs, one of loss"
+    with pytest.warns(UserWarning, match=match):
+        rates([callback], 1, 2)
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_plateau_is_pytorchs_rule(mode):
     """By an independent count: better means below 0.9999 of the best."""
