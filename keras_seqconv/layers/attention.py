@@ -174,15 +174,8 @@ class MultiHeadAttention(SequenceLayer):
         key_mask=None,
     ):
         mask = inputs_mask if mask is None else mask
-        sources = self._zeroed(inputs, value, key, mask, value_mask, key_mask)
-        # What `value_mask` hides is zero by now; other masks hide from some queries.
-        causal = check_boolean("use_causal_mask", use_causal_mask)
-        causal = causal or self.use_causal_mask
-        partly = causal or attention_mask is not None
-        allowed = self._allowed(*sources, attention_mask, causal)
-        query, memory, _ = self._projected(*sources, mask)
-        memory = _past(memory) if partly else memory
-        return self._attend(query, memory, allowed, training)
+        masks = mask, value_mask, key_mask, attention_mask, use_causal_mask
+        return self._attend(*self._prepared(inputs, value, key, *masks), training)
 
     def attention_weights(
         self,
@@ -204,11 +197,8 @@ class MultiHeadAttention(SequenceLayer):
             others sum to 1.
         """
         self._require_built()
-        sources = self._zeroed(inputs, value, key, mask, value_mask, key_mask)
-        causal = check_boolean("use_causal_mask", use_causal_mask)
-        causal = causal or self.use_causal_mask
-        allowed = self._allowed(*sources, attention_mask, causal)
-        query, memory, _ = self._projected(*sources, mask)
+        masks = mask, value_mask, key_mask, attention_mask, use_causal_mask
+        query, memory, allowed = self._prepared(inputs, value, key, *masks)
         weights = self._probabilities(query, memory["keys"], allowed)
         if allowed is not None:
             weights = ops.where(ops.any(allowed, -1, keepdims=True), weights, 0.0)
@@ -265,7 +255,7 @@ class MultiHeadAttention(SequenceLayer):
         check_shape("state['values']", state["values"], state["keys"].shape)
         new, held = ops.shape(inputs)[1], ops.shape(state["keys"])[2]
         query, added, canon = self._projected(inputs, inputs, inputs, state=state)
-        added = _past(added)
+        added = nan_in_keys(**added)
         if grows:
             memory = {n: ops.concatenate([state[n], added[n]], axis=2) for n in added}
             # One new position may attend to all there are.
@@ -430,6 +420,17 @@ class MultiHeadAttention(SequenceLayer):
             heads = ops.where(ops.any(allowed, -1, keepdims=True), heads, 0.0)
         return self._project("output", ops.transpose(heads, (0, 2, 1, 3)), inner=2)
 
+    def _prepared(self, inputs, value, key, mask, *further):
+        """Queries, their memory, and all masks as one, see `_allowed`."""
+        value_mask, key_mask, attention_mask, causal = further
+        sources = self._zeroed(inputs, value, key, mask, value_mask, key_mask)
+        causal = check_boolean("use_causal_mask", causal) or self.use_causal_mask
+        query, memory, _ = self._projected(*sources, mask)
+        # What `value_mask` hides is zero by now; other masks hide from some queries.
+        if causal or attention_mask is not None:
+            memory = nan_in_keys(**memory)
+        return query, memory, self._allowed(*sources, attention_mask, causal)
+
     def _allowed(self, inputs, value, key, value_mask, attention_mask, causal):
         """All masks as one, broadcastable to (B, H, T, S), or None."""
         masks = []
@@ -487,12 +488,6 @@ def _memory(keys, values):
     """Keys and values (B, S, H, D) as a memory, (B, H, S, D)."""
     memory = {"keys": keys, "values": values}
     return {name: ops.transpose(x, (0, 2, 1, 3)) for name, x in memory.items()}
-
-
-def _past(memory):
-    """A memory that not every query may look at."""
-    # One new position may look at all there are: nothing is masked.
-    return memory if memory["keys"].shape[2] == 1 else nan_in_keys(**memory)
 
 
 def _known(*sizes):

@@ -64,16 +64,18 @@ def split_not_finite(values):
 
 
 def nan_in_keys(keys, values):
-    """A memory whose values are finite: where they were not, the keys are NaN.
+    """A memory (B, H, S, D) with finite values: where they were not, keys are NaN.
 
     Masks select logits, and so hide NaN of keys. They do not hide NaN of values, which
-    a weight of 0 multiplies.
+    a weight of 0 multiplies. A single position is hidden from no query that sees any.
     """
 
     def marked():
         zeroed, spoiled = split_not_finite(values)
         return ops.where(spoiled, float("nan"), keys), zeroed
 
+    if keys.shape[2] == 1:
+        return {"keys": keys, "values": values}
     # A sum that overflows costs time and changes nothing.
     finite = ops.isfinite(ops.sum(values))
     keys, values = ops.cond(finite, lambda: (keys, values), marked)
