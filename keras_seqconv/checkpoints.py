@@ -27,6 +27,7 @@ from keras_seqconv.support import files
 from keras_seqconv.support.arguments import (
     check_choice,
     check_positive_integer,
+    plain,
     public_names,
 )
 
@@ -78,7 +79,7 @@ def select(
     count: int,
     *,
     monitor: str = "val_nll",
-    mode: str = "min",
+    mode: str = "auto",
     up_to: int | None = None,
 ) -> list[Path]:
     """Chooses checkpoints of a folder, for example to average them.
@@ -93,7 +94,8 @@ def select(
             metric, best first.
         count: number of checkpoints; with a warning, fewer if there are fewer.
         monitor: metric in the states of `callbacks.Checkpoints`, for "best".
-        mode: "min" or "max"; of two equal checkpoints the newer is better.
+        mode: "min", "max" or "auto", see `direction`; of two equal checkpoints the
+            newer is better.
         up_to: latest update of the checkpoints.
 
     Raises:
@@ -119,13 +121,20 @@ def select(
     return chosen
 
 
+def direction(monitor: str, mode: str = "auto") -> str:
+    """Where a metric is better, "min" or "max"; "auto": "max" for accuracy and BLEU."""
+    if check_choice("mode", mode, ("auto", "min", "max")) == "auto":
+        mode = "max" if monitor.endswith(("accuracy", "bleu")) else "min"
+    return mode
+
+
 def ranked(
-    states: dict[Path, dict], kind: str, monitor: str = "val_nll", mode: str = "min"
+    states: dict[Path, dict], kind: str, monitor: str = "val_nll", mode: str = "auto"
 ) -> list[Path]:
     """Ranks checkpoints as `select` does; `states` come newest first."""
     if check_choice("kind", kind, ("last_epochs", "best")) == "last_epochs":
         return [path for path in states if states[path].get("epoch_end")]
-    sign = {"min": 1, "max": -1}[check_choice("mode", mode, ("min", "max"))]
+    sign = {"min": 1, "max": -1}[direction(monitor, mode)]
     scores = {}
     for path, state in states.items():
         value = state.get("metrics", {}).get(monitor)
@@ -178,7 +187,7 @@ def save(path: str | os.PathLike, model: keras.Model, state: dict) -> None:
     groups = _variables(model)
     header = {
         "format_version": FORMAT_VERSION,
-        "state": state,
+        "state": plain(state),
         **{group: [_entry(v) for v in groups[group]] for group in groups},
     }
     content = json.dumps(header)

@@ -16,6 +16,9 @@ from keras_seqconv.support.arguments import (
 
 __dir__ = public_names(globals())
 
+# What users of Keras set between `compile` and `fit`.
+_SETTINGS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class AdamW(keras.optimizers.AdamW):
@@ -190,6 +193,15 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 "`SequenceModel.compile`. Received: an optimizer with "
                 f"gradient_accumulation_steps={steps}"
             )
+
+    def __setattr__(self, name, value):
+        # `model.optimizer.weight_decay = 0` is meant for the optimizer inside.
+        if name in _SETTINGS and hasattr(self, "accumulation_steps"):
+            setattr(self.inner_optimizer, name, value)
+        super().__setattr__(name, value)
+
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     @property
     def inner_optimizer(self):

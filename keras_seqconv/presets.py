@@ -163,8 +163,8 @@ class Recipe(Options):
     )
     early_stopping: int | None = option(
         None,
-        "validations without improvement before training ends; the model is then the "
-        "best checkpoint, unless --average-kind is given",
+        "validations without improvement before training ends; recipes that average "
+        "the last epochs then take the best checkpoint, unless --average-kind is given",
         ge=1,
     )
     precision: Literal["float32", "mixed_float16", "mixed_bfloat16"] = option(

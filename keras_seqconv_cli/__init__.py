@@ -332,7 +332,8 @@ def add_options(
         names = [field.metadata.get("flag", f"--{field.name.replace('_', '-')}")]
         names += [aliases[field.name]] if field.name in aliases else []
         kind, text = schema.kind_of(field), field.metadata["help"].replace("%", "%%")
-        if show_defaults and field.default not in (None, False, (), schema.REQUIRED):
+        untold = (None, "", (), schema.REQUIRED)
+        if show_defaults and field.type is not bool and field.default not in untold:
             text += f" (default {field.default})"
         metavar = _METAVARS.get(schema.item_of(field), "JSON")
         metavar = field.metadata.get("metavar", metavar)

@@ -15,11 +15,11 @@ from keras_seqconv_cli.translate import search_options
 HELP = "write a model for TensorFlow Serving, ONNX Runtime or a browser"
 DESCRIPTION = (
     "Write the next version of a model for TensorFlow Serving, with tokenizer, search "
-    "and detokenizer in the graph, warm-up requests, a model card and example "
-    "configurations. A version appears complete or not at all, and is never "
-    "overwritten. --format onnx writes the search as graphs, of which a loop in any "
-    "language runs one in each step, and the tokenizers. --format web adds a page that "
-    "translates in the visitor's browser."
+    "and detokenizer in the graph, warm-up requests and a model card. A version "
+    "appears complete or not at all, and is never overwritten. --format onnx writes "
+    "the search as graphs, of which a loop in any language runs one in each step, and "
+    "the tokenizers. --format web adds a page that translates in the visitor's "
+    "browser."
 )
 
 

@@ -253,6 +253,10 @@ def test_running_text(generator, length, context):
 
 
 def test_lines_alone(generator):
+    single = [text_perplexity(generator, text) for text in (LINES[0], LINES[:1])]
+    assert single[0] == single[1]
+    with pytest.raises(ValueError, match="`tokens_per_sample` must be"):
+        text_perplexity(generator, LINES, tokens_per_sample=0)
     found = text_perplexity(generator, LINES, break_mode="sentence")
     known = generator.score(LINES, normalize=False)
     assert found.nll == pytest.approx(-sum(known) / 17, rel=1e-5)

@@ -241,6 +241,25 @@ def test_config_learning_rate_and_variables():
     assert not any(one.shape == variable.shape for one in single.variables)
 
 
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (lambda o: setattr(o, "weight_decay", 0.0), 0.1),
+        (lambda o: o.exclude_from_weight_decay(var_names=["v"]), 0.1),
+        (lambda o: setattr(o, "clipnorm", 0.5), 0.1 * 0.5 + 0.1 * 0.5),
+        (lambda o: setattr(o, "global_clipnorm", 0.5), 0.1 * 0.5 + 0.1 * 0.5),
+        (lambda o: None, 0.1 + 0.1 * 0.5),
+    ],
+)
+def test_settings_reach_the_optimizer_inside(change, step):
+    """SGD with a decay of 0.5 and a rate of 0.1 on the weight 1 and the gradient 1."""
+    optimizer = TokenNormalized(keras.optimizers.SGD(0.1, weight_decay=0.5))
+    variable = keras.Variable(1.0, name="v")
+    change(optimizer)
+    optimizer.apply_sums([keras.ops.ones(())], 1, [variable])
+    np.testing.assert_allclose(to_numpy(variable), 1 - step, rtol=1e-4)
+
+
 def test_optimizers_that_accumulate_are_refused():
     with pytest.raises(ValueError, match="must not accumulate gradients itself"):
         TokenNormalized(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))

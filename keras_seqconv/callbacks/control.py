@@ -14,7 +14,6 @@ from keras import ops
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.support import weights_not_finite
 from keras_seqconv.support.arguments import (
-    check_choice,
     check_integer,
     check_number,
     check_positive_integer,
@@ -34,9 +33,17 @@ class TrainingCallback(keras.callbacks.Callback):
     state_names = ()
     position = batches = 0
     message = None
+    _restored = False
 
     def __post_init__(self):
         super().__init__()
+
+    def on_train_begin(self, logs=None):
+        """Forgets a training before, unless `set_state` has just told its state."""
+        kept = self.state_names if self._restored else ()
+        for name in {"position", "message", *self.state_names} - {*kept}:
+            self.__dict__.pop(name, None)  # leaves the value of the class
+        self._restored = False
 
     def get_state(self) -> dict:
         return {name: getattr(self, name) for name in self.state_names}
@@ -44,6 +51,7 @@ class TrainingCallback(keras.callbacks.Callback):
     def set_state(self, state: dict) -> None:
         for name in self.state_names:
             setattr(self, name, state[name])
+        self._restored = True
 
     def on_epoch_begin(self, epoch, logs=None):
         self.batches = 0
@@ -130,6 +138,7 @@ def is_better(value: float, best: float | None, mode: str, margin: float = 0) ->
 class RateCallback(TrainingCallback):
     """Sets `rate` between updates; in a warm-up one on the line from `warmup_start`."""
 
+    rate = None  # after the warm-up
     # Updates that the warm-up is ahead of those completed.
     _ahead = 0
     _needs_rate = True
@@ -142,7 +151,11 @@ class RateCallback(TrainingCallback):
         if self.learning_rate is not None or self._needs_rate:
             rule = "a positive number"
             check_number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
-        self.rate = self.learning_rate  # after the warm-up
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        if self.rate is None:
+            self.rate = self.learning_rate
         self._warming_up = self.warmup_steps > 0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -217,7 +230,7 @@ class ReduceOnPlateau(RateCallback):
         learning_rate: rate after the warm-up; by default that of the optimizer.
         patience: epochs without a better value before the rate shrinks.
         monitor: key of the logs, from `Validate` or `validation_data`.
-        mode: "min" or "max".
+        mode: "min", "max" or "auto", see `checkpoints.direction`.
         shrink, warmup_steps, warmup_start: as in `FixedSchedule`.
     """
 
@@ -225,7 +238,7 @@ class ReduceOnPlateau(RateCallback):
     shrink: float = 0.1
     patience: int = 0
     monitor: str = "val_nll"
-    mode: str = "min"
+    mode: str = "auto"
     warmup_steps: int = 0
     warmup_start: float = 0.0
     state_names = ("rate", "best", "bad_epochs")
@@ -235,7 +248,7 @@ class ReduceOnPlateau(RateCallback):
     def __post_init__(self):
         super().__post_init__()
         check_integer("patience", self.patience, 0)
-        check_choice("mode", self.mode, ("min", "max"))
+        self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -243,9 +256,8 @@ class ReduceOnPlateau(RateCallback):
             self.rate = rate_of(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._warming_up or not self.epoch_complete:
-            return
-        value = monitored(self, logs)
+        counts = self.epoch_complete and not self._warming_up
+        value = monitored(self, logs) if counts else None
         if value is None:
             return
         if is_better(value, self.best, self.mode, 1e-4):
@@ -289,7 +301,7 @@ class EarlyStopping(TrainingCallback):
     Args:
         patience: epochs with a validation.
         monitor: "val_nll", "val_bleu" or any other key of the logs.
-        mode: "min", "max", or "auto": "max" for accuracy and BLEU.
+        mode: "min", "max" or "auto", see `checkpoints.direction`.
     """
 
     patience: int
@@ -301,15 +313,14 @@ class EarlyStopping(TrainingCallback):
     def __post_init__(self):
         super().__post_init__()
         check_positive_integer("patience", self.patience)
-        if check_choice("mode", self.mode, ("auto", "min", "max")) == "auto":
-            upwards = self.monitor.endswith(("accuracy", "bleu"))
-            self.mode = "max" if upwards else "min"
+        self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._stop()  # where training had come to its end already
 
     def on_epoch_end(self, epoch, logs=None):
-        value = monitored(self, logs)
+        value = monitored(self, logs) if self.epoch_complete else None
         if value is None:
             return
         self.bad_validations += 1
@@ -347,9 +358,6 @@ class StopOnNaN(TrainingCallback):
     every: int = 20
     directory: str | os.PathLike | None = None
     MINIMUM_LOSS_SCALE = 1e-4
-
-    def on_train_begin(self, logs=None):
-        self.message = None
 
     def on_train_batch_end(self, batch, logs=None):
         super().on_train_batch_end(batch, logs)
@@ -425,6 +433,7 @@ class GracefulStop(TrainingCallback):
         self._handlers = {}
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self.signal = self._agreed = None
         if threading.current_thread() is threading.main_thread() and not self._handlers:
             self._handlers = {

@@ -21,8 +21,8 @@ from keras_seqconv.callbacks.control import (
 from keras_seqconv.callbacks.reporting import Validation, for_replicas
 from keras_seqconv.support import weights_not_finite
 from keras_seqconv.support.arguments import (
-    check_choice,
     check_ids,
+    check_integer,
     check_positive_integer,
 )
 from keras_seqconv.support.files import naming_file
@@ -41,7 +41,7 @@ class Checkpoints(TrainingCallback):
         keep_last: number of checkpoints at ends of epochs to keep; None: all.
         keep_best: number of best checkpoints to keep.
         monitor: key of the logs whose value ranks checkpoints.
-        mode: "min" or "max".
+        mode: "min", "max" or "auto", see `checkpoints.direction`.
         recipe: JSON value, written to each checkpoint.
 
     The state in a checkpoint: `update`, `position` (batches since the start of
@@ -58,16 +58,22 @@ class Checkpoints(TrainingCallback):
     keep_last: int | None = 10
     keep_best: int = 1
     monitor: str = "val_nll"
-    mode: str = "min"
+    mode: str = "auto"
     recipe: dict | None = None
+    state_names = ("position", "epoch")
+    epoch = 0
 
     def __post_init__(self):
         super().__post_init__()
         self.directory = Path(self.directory)
-        check_choice("mode", self.mode, ("min", "max"))
-        self.callbacks, self.stream, self.epoch = (), None, 0
+        self.mode = checkpoints.direction(self.monitor, self.mode)
+        if self.keep_last is not None:
+            check_integer("keep_last", self.keep_last, 0)
+        check_integer("keep_best", self.keep_best, 0)
+        self.callbacks, self.stream = (), None
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._saved = self.position
         if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -190,6 +196,9 @@ def fit_stream(
         )
     if updates_per_epoch is not None:
         check_positive_integer("updates_per_epoch", updates_per_epoch)
+    for name, limit in (("max_updates", max_updates), ("max_epochs", max_epochs)):
+        if limit is not None:
+            check_integer(name, limit, 0)
     check_ids("stream", stream, model)
     callbacks.sort(key=lambda c: isinstance(c, Checkpoints) - isinstance(c, Validation))
     state = _resume(model, stream, callbacks, directory)
@@ -200,7 +209,11 @@ def fit_stream(
     training.running_metrics = state.get("running_metrics", ())
     training.set_params({"epochs": max_epochs, "steps": None, "verbose": 0})
     model.stop_training = False
+    finalize = model.optimizer.finalize_variable_values
     try:
+        # Weights become their moving averages after the last checkpoint, not, as Keras
+        # has it, at the end of each `fit`.
+        model.optimizer.finalize_variable_values = lambda variables: None
         training.begin()
         while not model.stop_training and (max_epochs is None or epoch < max_epochs):
             updates_left = last_update - updates_of(model)
@@ -227,7 +240,10 @@ def fit_stream(
                 position += training.steps
             epoch += position >= end
         training.end()
+        if model.optimizer.built:
+            finalize(model.trainable_weights)
     finally:
+        del model.optimizer.finalize_variable_values
         for callback in callbacks:
             if hasattr(callback, "close"):
                 callback.close()
@@ -241,15 +257,13 @@ def _resume(model, stream, callbacks: list, directory) -> dict:
         writer.stream = stream
         writer.callbacks = [c for c in callbacks if c not in writers]
     path = None if directory is None else checkpoints.latest(directory)
-    if path is None:
-        return {}
-    state = checkpoints.restore(path, model)
+    state = {} if path is None else checkpoints.restore(path, model)
     with naming_file(path, "has no state of these callbacks"):
         for key, callback in _with_state(callbacks):
             if key in state.get("callbacks", {}):
                 callback.set_state(state["callbacks"][key])
     for writer in writers:
-        writer.position, writer.epoch = state.get("position", 0), state.get("epoch", 0)
+        writer.set_state({name: state.get(name, 0) for name in writer.state_names})
     if "stream" in state:
         stream.set_state(state["stream"])
     return state

@@ -93,12 +93,11 @@ class BatchStream:
         start_id: int = 2,
         pad_id: int = 1,
     ):
-        check_integer("tokens_per_batch", tokens_per_batch, 1)
-        check_integer("num_replicas", num_replicas, 1)
+        self.tokens_per_batch = check_integer("tokens_per_batch", tokens_per_batch, 1)
+        self.num_replicas = check_integer("num_replicas", num_replicas, 1)
         check_integer("max_shapes", max_shapes, 1)
-        check_integer("seed", seed, 0)
-        self.store, self.tokens_per_batch, self.seed = store, tokens_per_batch, seed
-        self.num_replicas, self.shard = num_replicas, shard
+        self.seed = check_integer("seed", seed, 0)
+        self.store, self.shard = store, shard
         self.start_id, self.pad_id = start_id, pad_id
         index, count = shard
         if not 0 <= index < count or num_replicas % count:
@@ -106,7 +105,9 @@ class BatchStream:
                 "`shard` must be (i, n) with 0 <= i < n, and n a divisor of "
                 f"`num_replicas`. Received: shard={shard}, num_replicas={num_replicas}"
             )
-        if {*store.keys} - {"source_ids", "labels"} != {"target_ids"}:
+        labels = store.lengths.get("labels", store.lengths.get("target_ids"))
+        known = {*store.keys} - {"source_ids", "labels"} == {"target_ids"}
+        if not known or np.any(labels != store.lengths["target_ids"]):
             raise ValueError(
                 "`store` must have target_ids, and may have source_ids, and labels as "
                 f"long as target_ids. Received: {sorted(store.keys)}"

@@ -23,7 +23,7 @@ from keras_seqconv.data.rows import (
     tfds_builder,
     tfds_names,
 )
-from keras_seqconv.support.arguments import check_choice
+from keras_seqconv.support.arguments import check_choice, check_number
 from keras_seqconv.support.files import digest
 
 _VALIDATION = ("validation", "valid", "dev", "val")
@@ -219,6 +219,9 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
             f"`validation_share` must not be given for {corpus.name}, which has a "
             f"validation split. Received: {share}"
         )
+
+    rule = "above 0 and at most 0.5"
+    check_number("validation_share", share, rule, lambda share: 0 < share <= 0.5)
 
     def read(split, counts):
         if split not in ("train", "validation"):

@@ -332,6 +332,12 @@ def _parts(rows: Iterable[Mapping]) -> Iterator[dict]:
     rows, keys = iter(rows), None
     while part := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         keys, joined = keys or part[0].keys(), {}
+        for row in part:
+            if not row or row.keys() != keys:
+                raise ValueError(
+                    "All rows must have the same keys, at least one. "
+                    f"Received: {[*keys]} and {[*row]}"
+                )
         for key in keys:
             vectors = [row[key] for row in part]
             lengths = np.array([len(vector) for vector in vectors])
@@ -341,6 +347,7 @@ def _parts(rows: Iterable[Mapping]) -> Iterator[dict]:
                 values = np.array(list(itertools.chain.from_iterable(vectors)))
             if (
                 not lengths.min()
+                or values.ndim != 1
                 or values.dtype.kind not in "iu"
                 or not 0 <= values.min() <= values.max() < 1 << 31
             ):

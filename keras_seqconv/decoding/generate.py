@@ -22,6 +22,8 @@ from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import (
     check_choice,
     check_positive_integer,
+    check_shape,
+    plain,
     power_of_two_from,
 )
 
@@ -102,7 +104,7 @@ def beam_search_hypotheses(
     Returns:
         `Hypotheses`: `ids`, `scores`, `positional_scores`, `lengths`, `attention`.
     """
-    options = options or BeamOptions.from_names(names)
+    options = BeamOptions.of_call(options, names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
@@ -184,9 +186,16 @@ def sample_hypotheses(
     """
     tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
     of_call = {name: names.pop(name) for name in tensors}
-    options = options or SampleOptions.from_names(names)
+    options = SampleOptions.of_call(options, names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
+    rows = of_sentences(tensors).shape[0]
+    if isinstance(seed, list) and len(seed) != rows:
+        raise ValueError(
+            f"`seed` must hold a pair for each of {rows} sentences. "
+            f"Received: {len(seed)} pairs"
+        )
     if ops.is_tensor(seed):
+        check_shape("seed", seed, (rows and rows * options.num_samples, None))
         tensors["uniforms"] = seed
     else:
         limits, longest = limits_of(model, options, tensors)
@@ -198,7 +207,7 @@ def sample_hypotheses(
             tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
         else:
             shape = ops.shape(limits)[0] * draws, length
-            tensors["uniforms"] = keras.random.uniform(shape, seed=seed)
+            tensors["uniforms"] = keras.random.uniform(shape, seed=plain(seed))
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
 
@@ -253,7 +262,7 @@ def score(
             "`target_ids` must have shape (B, T) or (B, N, T). "
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
-    _check_source(model, source_ids)
+    _check_source(model, source_ids, (*_OF_MODELS, "log_prob"))
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
     _check_rows(tensors)
     return run_cached(_score, model, options, tensors)
@@ -307,15 +316,15 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     return tensors
 
 
-def _check_source(model, source_ids):
+def _check_source(model, source_ids, members=_OF_MODELS):
     """ValueError where a source is missing, or is not read; or for no model."""
     for member in getattr(model, "models", [model]):
-        missing = [name for name in _OF_MODELS if not hasattr(member, name)]
+        missing = [name for name in members if not hasattr(member, name)]
         if missing:
             raise ValueError(
-                f"`model` must have {', '.join(_OF_MODELS)}. `StepFunction` gives them "
-                "to a function; `keras.models.clone_model` leaves them out: "
-                "`type(model).from_config(model.get_config())` has them. "
+                f"`model` must have {', '.join(members)}. `StepFunction` gives those "
+                "of a search to a function; `keras.models.clone_model` leaves them out:"
+                " `type(model).from_config(model.get_config())` has them. "
                 f"Received: model={member!r}, without {', '.join(missing)}"
             )
     wanted = getattr(model, "has_source", None)

@@ -80,6 +80,22 @@ class SearchOptions(Options):
                 f"min_length={self.min_length}, max_length={self.max_length}"
             )
 
+    @classmethod
+    def of_call(cls, options: "SearchOptions | None", names: dict) -> "SearchOptions":
+        """The options of a call: an object of this class, or by name.
+
+        Raises:
+            ValueError: both are given, or an object of another class.
+        """
+        if options is None:
+            return cls.from_names(names)
+        if names or not isinstance(options, cls):
+            raise ValueError(
+                f"`options` must be a {cls.__name__}, without options by name beside "
+                f"it. Received: options={options!r} and {', '.join(names) or 'no name'}"
+            )
+        return options
+
     def length_divisor(self, lengths):
         """Divisor of sums of log-probabilities for hypotheses of these lengths."""
         lengths = ops.cast(lengths, "float32")

@@ -18,9 +18,9 @@ class StepFunction:
     Args:
         step: `step(ids (rows, 1) int32, state) -> (logits (rows, V), state)`. Rows are
             the beams of all sentences, fewer when sentences have ended.
-        state: the state before the first step: a nest of tensors with B rows, which
-            the search repeats and gathers for beams, or of rank 0. The next states have
-            the same shapes and dtypes.
+        state: the state before the first step: a nested structure of tensors with B
+            rows, which the search repeats and gathers for beams, or of rank 0. The next
+            states have the same shapes and dtypes.
         start_id: the first of the `ids`.
         end_id: token that ends a hypothesis.
         pad_id: token that fills up the results and is never chosen.

@@ -199,10 +199,13 @@ class SamplingStrategy:
             log_probs, places = ops.top_k(log_probs, min(self.top_k, ids.shape[-1]))
             ids = ops.take_each(ids, places)
         if self.top_p is not None:
+            # Of all tokens that may follow, which need not sum to 1.
+            total = ops.sum(ops.exp(following.all()), axis=-1, keepdims=True)
             probabilities = ops.exp(log_probs)
             before = ops.cumsum(probabilities, axis=-1) - probabilities
             first = np.arange(ids.shape[-1]) == 0
-            log_probs = ops.where((before < self.top_p) | first, log_probs, NEVER)
+            likely = before < self.top_p * total
+            log_probs = ops.where(likely | first, log_probs, NEVER)
         return ids, log_probs
 
 

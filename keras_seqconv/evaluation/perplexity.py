@@ -68,8 +68,10 @@ def translation_perplexity(
 
     Args:
         translator: a `keras_seqconv.Translator`, which cuts long sources.
-        sources, translations: lists of equal length, not empty.
+        sources, translations: lists of equal length, not empty; or a text each.
     """
+    if isinstance(sources, str) and isinstance(translations, str):
+        sources, translations = [sources], [translations]
     if len(sources) != len(translations) or not sources:
         raise ValueError(
             "`sources` and `translations` must be of one length, at least 1. "
@@ -101,7 +103,7 @@ def text_perplexity(
     Args:
         generator: a `keras_seqconv.LanguageGenerator`, also of an ensemble; its
             `tokens_per_batch` bounds the positions in computation.
-        lines: lines of the text, read once in parts.
+        lines: lines of the text, read once in parts; or a text, which is one line.
         context_window: w: positions before each block that are read and not scored. A
             large window gives every token much context, and costs time.
         tokens_per_sample: positions T of a block with its context; by default 512, or
@@ -124,14 +126,14 @@ def text_perplexity(
 
     def ids():
         nonlocal words
-        rest = iter(lines)
+        rest = iter([lines] if isinstance(lines, str) else lines)
         while part := list(itertools.islice(rest, 1000)):
             words += sum(len(text.split()) + 1 for text in part)
             yield from generator.tokenizer.tokenize_lines(part)
 
     rows = blocks(
         ids(),
-        tokens_per_sample or min(512, limit or 512),
+        min(512, limit or 512) if tokens_per_sample is None else tokens_per_sample,
         break_mode=break_mode,
         context_window=context_window,
         end_id=model.end_id,

@@ -14,9 +14,9 @@ result at a real token and no gradient. Keras passes the masks that
 it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
 `inputs`. Masked positions of the outputs have no meaning.
 
-NaN and infinity. At a position that no mask hides they make the outputs NaN or infinite
-that depend on this position, perhaps in all channels, and no others: not those of other
-sentences, nor, in a causal layer, earlier ones.
+NaN and infinity. At an unmasked position they affect only the outputs that depend on
+this position, perhaps in all channels. Other sentences are not affected, nor are
+earlier positions of a causal layer.
 
 Steps. A causal layer also runs position by position. Any split into chunks gives the
 results of the full pass:

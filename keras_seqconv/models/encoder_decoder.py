@@ -62,9 +62,9 @@ class EncoderDecoder(SequenceModel):
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
         canon: places of Canon layers in each block, some letters of "abcd": a before
-            the mixer, b on its queries, keys and values if it is attention, as one at
-            least must be, c before the position-wise network, d inside of it before
-            the activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1)
+            the mixer, b on the queries, keys and values of attention (one block at
+            least must have it), c before the position-wise network, d inside of it
+            before the activation (Allen-Zhu 2025, Physics of Language Models: Part 4.1)
             (sides).
         dropout: rate after the embedding and after each sub-layer.
         attention_dropout: rate on attention probabilities.

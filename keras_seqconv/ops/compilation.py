@@ -154,8 +154,8 @@ def check_export_dtype(dtype: str) -> None:
     """
     if dtype in ("float16", "bfloat16") and leaves_tensorflow():
         raise ValueError(
-            "`dtype` must be float32 where layers leave TensorFlow: make the model "
-            "again with it, `set_weights`, and export that one. "
+            "`dtype` must be float32 for exports to ONNX, LiteRT and OpenVINO: build "
+            "the model again in float32, call `set_weights`, and export that model. "
             f"Received: a layer that computes in {dtype}"
         )
 

@@ -92,14 +92,14 @@ class OnnxModel:
         self, source_ids=None, *, prefix_ids=None, options=None, **names
     ) -> Hypotheses:
         """See `keras_seqconv.decoding.beam_search_hypotheses`; L is at most its L."""
-        options = options or BeamOptions.from_names(names)
+        options = BeamOptions.of_call(options, names)
         return self._searched(options, source_ids, prefix_ids)
 
     def sample_hypotheses(
         self, source_ids=None, *, seed, prefix_ids=None, options=None, **names
     ) -> Hypotheses:
         """See `keras_seqconv.decoding.sample_hypotheses`; a seed for each sentence."""
-        options = options or SampleOptions.from_names(names)
+        options = SampleOptions.of_call(options, names)
         return self._searched(options, source_ids, prefix_ids, seed)
 
     def score(self, source_ids, target_ids: np.ndarray, length_penalty=1.0, **options):

@@ -273,8 +273,8 @@ class Translator(TextModel):
     ) -> list[float]:
         """Scores given translations: log-probability over the length penalty.
 
-        A translation of the search has the score of the search, if its text splits into
-        the same tokens.
+        A translation of a search with a temperature of 1 and no `unk_penalty` has the
+        score of the search, if its text splits into the same tokens.
 
         Args:
             texts: sources, cut as in `translate`.

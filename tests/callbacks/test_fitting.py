@@ -3,6 +3,7 @@
 import signal
 
 import keras
+import numpy as np
 import pytest
 
 from keras_seqconv import checkpoints
@@ -167,6 +168,81 @@ def test_streams_have_the_ids_of_the_model():
             fit(model, stream=stream, updates=1)
         with pytest.raises(ValueError, match=f"`data` must have the {words}"):
             fit(model, [Validate(stream)], updates=1)
+
+
+@pytest.mark.parametrize("numbers", [(2.5, 1), (1, "3"), (-1, 1)])
+def test_limits_are_integers(numbers):
+    updates, epochs = numbers
+    with pytest.raises(ValueError, match="`max_(updates|epochs)` must be an integer"):
+        fit(make_model(), updates=updates, max_epochs=epochs)
+
+
+def test_averages_replace_the_weights_once_at_the_end(tmp_path):
+    """As in one `fit` of Keras, also where training was interrupted."""
+
+    def model():
+        return make_model(keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.9))
+
+    of_keras, whole, resumed = model(), model(), model()
+    options = dict(steps_per_epoch=5, verbose=0, shuffle=False)
+    of_keras.fit(Stream().dataset(), epochs=3, **options)
+    fit(whole, max_epochs=3)
+    fit(model(), [Checkpoints(tmp_path)], updates=8, directory=tmp_path)
+    fit(resumed, [Checkpoints(tmp_path)], max_epochs=3, directory=tmp_path)
+    assert same(of_keras, whole) and same(whole, resumed)
+
+
+def test_callbacks_forget_the_training_before(tmp_path):
+    """Two models with the same objects are trained as with two."""
+    rate = ReduceOnPlateau(0.05, monitor="loss", mode="max")
+    stop = EarlyStopping(2, "loss", "max")
+    seen, kept = [], Checkpoints(tmp_path / "0")
+    for number in range(2):
+        kept.directory, model = tmp_path / f"{number}", make_model()
+        fit(model, [rate, stop, kept], max_epochs=9, directory=kept.directory)
+        rates = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+        seen.append((rates, *latest(kept.directory, "update", "position", "epoch")))
+    assert seen[0] == seen[1] and seen[0][1] < 9 * 5
+    rates = []
+    for _ in range(2):
+        model = make_model()
+        options = dict(steps_per_epoch=2, epochs=9, verbose=0, shuffle=False)
+        history = model.fit(Stream().dataset(), callbacks=[stop], **options)
+        rates.append(len(history.epoch))
+    assert rates[0] == rates[1] < 9
+
+
+def test_an_epoch_that_was_cut_short_is_no_validation(tmp_path):
+    ends = []
+    for name, limits in (("whole", [40]), ("parts", [8, 40])):
+        for limit in limits:
+            callbacks = [
+                EarlyStopping(2, "loss", "max"),
+                Checkpoints(tmp_path / name),
+            ]
+            fit(make_model(), callbacks, limit, directory=tmp_path / name)
+        ends.append(updates(tmp_path / name)[-1])
+    assert ends[0] == ends[1] < 40
+
+
+def test_numbers_of_numpy_are_written(tmp_path):
+    rate, kept = (
+        ReduceOnPlateau(np.float32(0.05), monitor="loss"),
+        Checkpoints(tmp_path),
+    )
+    fit(make_model(), [rate, kept], max_epochs=1)
+    assert latest(tmp_path, "update") == (5,)
+
+
+def test_what_is_kept_is_checked_and_better_means_higher_for_bleu(tmp_path):
+    for name, value in (("keep_last", -1), ("keep_best", 1.5)):
+        with pytest.raises(ValueError, match=f"`{name}` must be an integer >= 0"):
+            Checkpoints(tmp_path, **{name: value})
+    kept = Checkpoints(tmp_path, keep_last=1, monitor="val_bleu")
+    fit(make_model(), [results("val_bleu", [10, 30, 20, 25]), kept], max_epochs=4)
+    assert updates(tmp_path) == [10, 20]
+    (best,) = checkpoints.select(tmp_path, "best", 1, monitor="val_bleu")
+    assert checkpoints.update_of(best) == 10
 
 
 def test_states_of_callbacks(tmp_path):

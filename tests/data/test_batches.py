@@ -266,6 +266,10 @@ def test_state_keeps_the_batches_of_the_run_that_began():
         (dict(store=IdStore.from_rows(make_rows([[2, 400]]))), "longest of 400"),
         (dict(shard=(0, 2)), "`num_replicas`"),
         (dict(store=IdStore.from_rows([{"source_ids": [2]}])), "must have target_ids"),
+        (
+            dict(store=IdStore.from_rows([{"target_ids": [2, 4], "labels": [4]}])),
+            "labels as long as target_ids",
+        ),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -206,6 +206,8 @@ def test_a_part_is_held_out_for_validation(tmp_path):
         assert validation & {str(n) for n in range(begin, begin + 500)}
     assert rows_of(held, "validation") == parts[1]
     assert len(rows_of(held, "test")) == 5000
+    with pytest.raises(ValueError, match="`validation_share` must be above 0"):
+        hold_out(corpus, 0.9)
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)
 

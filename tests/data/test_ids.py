@@ -95,6 +95,20 @@ def test_wrong_arguments(call, options, message):
             list(blocks(**{"lines": [[5, 2]], "tokens_per_sample": 8, **options}))
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"a": [4]}, {"a": [5], "b": [6]}], r"same keys.*\['a'\] and \['a', 'b'\]"),
+        ([{"a": [5], "b": [6]}, {"a": [4]}], r"same keys.*\['a', 'b'\] and \['a'\]"),
+        ([{}], "at least one"),
+        ([{"a": [[4, 5], [6, 2]]}], "Rows must have at least one id as 'a'"),
+    ],
+)
+def test_rows_that_do_not_fit_together(rows, message):
+    with pytest.raises(ValueError, match=message):
+        IdStore.from_rows(rows)
+
+
 # --- Lines to blocks ---
 
 LINES = [[5, 6, 2], [7, 2], [2], [8, 9, 10, 2], [11, 2]]

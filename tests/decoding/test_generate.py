@@ -48,6 +48,19 @@ def test_wrong_arguments_are_named():
         decoding.beam_search(model)
     with pytest.raises(TypeError, match="'beams'. Did you mean num_beams.*beams=3"):
         decoding.beam_search(model, [[4, 2]], beams=3)
+    chosen = decoding.BeamOptions(num_beams=2, max_length=8)
+    for search, options in (
+        (decoding.beam_search, {"options": chosen}),  # whose arguments are names
+        (decoding.beam_search_hypotheses, {"options": chosen, "num_beams": 4}),
+        (decoding.beam_search_hypotheses, {"options": {"num_beams": 2}}),
+        (decoding.sample_hypotheses, {"options": chosen}),
+    ):
+        with pytest.raises(
+            ValueError, match="`options` must be a (Beam|Sample)Options"
+        ):
+            search(model, [[4, 2]], **options)
+    found = decoding.beam_search_hypotheses(model, [[4, 2]], options=chosen)
+    assert tuple(found.ids.shape) == (1, 2, 9)
 
 
 def test_limits_are_those_of_the_sentence():

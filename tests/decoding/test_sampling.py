@@ -23,6 +23,9 @@ DRAWS = 4000
         (P, {"top_p": 0.65}, [4, 5]),
         (P, {"top_p": 0.9, "top_k": 2}, [4, 5]),
         (P, {"suppressed_ids": [4]}, [5, 6, 7, UNK]),
+        # Half of what may follow, of which 5 is half.
+        (P, {"suppressed_ids": [4], "top_p": 0.45}, [5]),
+        (P, {"suppressed_ids": [4], "top_p": 0.7, "top_k": 3}, [5, 6]),
         (P, {"temperature": 2.0}, [4, 5, 6, 7, UNK]),
         (ENDS, {"top_k": 2}, [END, 4]),
     ],
@@ -48,6 +51,18 @@ def test_draws_follow_the_probabilities(table, options, kept):
     wanted = np.log([heated[token] / total for token in firsts.tolist()])
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
     assert (np.diff(scores) <= 0).all()  # best first
+
+
+def test_seeds_that_do_not_fit_are_named():
+    model, sources = Recurrent(20), [[4, 2], [5, 2]]
+    for seed in ([(1, 1)], [(1, 1)] * 3, keras.ops.ones((3, 5))):
+        with pytest.raises(ValueError, match="`seed` must h"):
+            decoding.sample(model, sources, seed=seed, max_length=4)
+    draws = [
+        to_numpy(decoding.sample(model, sources, seed=seed, max_length=4)[0])
+        for seed in (3, np.int64(3))
+    ]
+    assert np.array_equal(*draws)
 
 
 def test_draws_repeat_with_a_seed_only():
