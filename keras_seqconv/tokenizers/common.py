@@ -321,8 +321,8 @@ class WordTokenizer(_VocabularyTokenizer):
 class CharacterTokenizer(_VocabularyTokenizer):
     """Characters: Unicode code points, white space and controls included.
 
-    Texts of known characters are restored to the byte; others become `<unk>`. A
-    capital letter that is not in the vocabulary counts as its small letter.
+    Texts of known characters are restored to the byte; others become `<unk>`. An
+    uppercase letter that is not in the vocabulary counts as its lowercase letter.
 
     Args:
         tokens: the characters in the order of their ids, from 4 on.
@@ -351,9 +351,9 @@ class CharacterTokenizer(_VocabularyTokenizer):
         super().__init__(tokens)
         pairs = [(token.upper(), token) for token in self.tokens]
         self._ids = {
-            capital: self._ids[small]
-            for capital, small in pairs
-            if len(capital) == 1 and capital.lower() == small
+            upper: self._ids[lower]
+            for upper, lower in pairs
+            if len(upper) == 1 and upper.lower() == lower
         } | self._ids
 
     def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:

@@ -173,8 +173,8 @@ def text_of(run, recipe: Recipe, corpus: Corpus, say) -> Text:
         )
     run.note(languages=languages, recipe=dataclasses.asdict(recipe))
     # A bad row of the test set ends a run before its training, not after it.
-    for split in {"test"} & set(corpus.splits):
-        collections.deque(corpus.blocks(split), maxlen=0)
+    if "test" in corpus.splits:
+        collections.deque(corpus.blocks("test"), maxlen=0)
     pair = tokenizers_of(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)

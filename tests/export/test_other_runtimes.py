@@ -383,8 +383,8 @@ def test_a_page_splits_and_joins_as_sentencepiece(page):
     made = [(*case, model_of_pieces(case[0], phrases, **case[1])) for case in cases]
     for cls in (ks.tokenizers.WordTokenizer, ks.tokenizers.CharacterTokenizer):
         made.append((cls.kind, {}, cls.train(phrases)))
-    small = map(str.lower, [*phrases, "iıßſσς"])
-    made.append(("characters", {}, ks.tokenizers.CharacterTokenizer.train(small)))
+    lower = map(str.lower, [*phrases, "iıßſσς"])
+    made.append(("characters", {}, ks.tokenizers.CharacterTokenizer.train(lower)))
     for number, (kind, rule, tokenizer) in enumerate(made):
         tokenizer.save(folder / str(number))  # no name twice, as browsers keep files
         never = {2, *tokenizer.unspellable_ids} - {3}  # in the results of a search

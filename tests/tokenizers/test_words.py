@@ -43,8 +43,8 @@ def test_a_vocabulary_holds_a_token(tokenizer_class):
 
 @settings(deadline=None)
 @given(text=st.text())
-def test_an_unknown_capital_letter_counts_as_its_small_letter(text):
-    """In Python and in a graph; a capital letter of the vocabulary stays itself."""
+def test_an_unknown_uppercase_letter_counts_as_lowercase(text):
+    """In Python and in a graph; an uppercase letter of the vocabulary stays itself."""
     tokenizer = CharacterTokenizer(["h", "é", "i", "ı", "ß", "A", "a"])
     ids = tokenizer.tokenize(["HÉIAaS", text])
     assert tokenizer.detokenize(ids[:1]) == ["héiAa<unk>"]

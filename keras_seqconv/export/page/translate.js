@@ -36,14 +36,14 @@ class Vocabulary {
   }
 
   encodeIds(text) {
-    return this.encodePieces(text).map((token) => this.ids.get(token) ?? this.smallLetter(token));
+    return this.encodePieces(text).map((token) => this.ids.get(token) ?? this.lowercaseId(token));
   }
 
-  // The id of an unknown capital letter: that of its small letter, for characters.
-  smallLetter(token) {
-    const small = token.toLowerCase();
-    const known = !this.words && small.toUpperCase() === token;
-    return (known ? this.ids.get(small) : undefined) ?? this.unknown;
+  // The id of an unknown uppercase letter: that of its lowercase letter, for characters.
+  lowercaseId(token) {
+    const lower = token.toLowerCase();
+    const isLetter = !this.words && lower.toUpperCase() === token;
+    return (isLetter ? this.ids.get(lower) : undefined) ?? this.unknown;
   }
 
   decode(ids) {
