@@ -157,7 +157,7 @@ def test_half_precision_leaves_in_float32(dtype, tmp_path):
     single, _ = of_layer(layers.GLU(dtype=dtype))
     single(np.ones((1, 2, CHANNELS)))
     for to_format in (in_onnx, in_litert):
-        with pytest.raises(ValueError, match="`dtype` must be float32 where layers"):
+        with pytest.raises(ValueError, match="`dtype` must be float32 for exports"):
             to_format(single, tmp_path / "single")
     assert not list(tmp_path.glob("single*"))
     single.export(tmp_path / "saved_model", verbose=False)  # stays in TensorFlow
