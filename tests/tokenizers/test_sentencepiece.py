@@ -85,12 +85,15 @@ def test_any_text_comes_back(kind, text):
 
 @settings(deadline=None)
 @given(ids=st.lists(st.integers(-2, 410), max_size=12))
+@example(ids=[198, 0, 132])
 def test_texts_are_those_of_sentencepiece(ids):
     """Also where ids spell bytes that are no character."""
     for tokenizer in MODELS.values():
         decoder = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
         known = [i if 0 <= i < tokenizer.vocabulary_size else 3 for i in ids]
         known = known[: known.index(2)] if 2 in known else known
+        # As if <s> and padding were not there, also between the bytes of a character.
+        known = [i for i in known if i not in (0, 1)]
         assert tokenizer.detokenize([ids]) == [decoder.decode(known)]
 
 
