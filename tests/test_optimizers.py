@@ -256,7 +256,7 @@ def test_settings_reach_the_optimizer_inside(change, step):
     optimizer = TokenNormalized(keras.optimizers.SGD(0.1, weight_decay=0.5))
     variable = keras.Variable(1.0, name="v")
     change(optimizer)
-    optimizer.apply_sums([keras.ops.ones(())], 1, [variable])
+    apply_sums(optimizer, [variable], [1.0], 1)
     np.testing.assert_allclose(to_numpy(variable), 1 - step, rtol=1e-4)
 
 
