@@ -16,9 +16,6 @@ from keras_seqconv.support.arguments import (
 
 __dir__ = public_names(globals())
 
-# What users of Keras set between `compile` and `fit`.
-_SETTINGS = ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class AdamW(keras.optimizers.AdamW):
@@ -132,6 +129,17 @@ class NAG(keras.optimizers.Optimizer):
         }
 
 
+def _of_inner(name: str) -> property:
+    """A setting of the optimizer inside; the base class sets its own before there is
+    one."""
+
+    def set_(self, value):
+        if hasattr(self, "optimizer"):
+            setattr(self.inner_optimizer, name, value)
+
+    return property(lambda self: getattr(self.inner_optimizer, name), set_)
+
+
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenNormalized(keras.optimizers.Optimizer):
     """Wraps an optimizer so that every target token has the same weight.
@@ -194,11 +202,10 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 f"gradient_accumulation_steps={steps}"
             )
 
-    def __setattr__(self, name, value):
-        # `model.optimizer.weight_decay = 0` is meant for the optimizer inside.
-        if name in _SETTINGS and hasattr(self, "accumulation_steps"):
-            setattr(self.inner_optimizer, name, value)
-        super().__setattr__(name, value)
+    # What users of Keras read and set between `compile` and `fit`.
+    weight_decay, clipnorm, clipvalue, global_clipnorm = map(
+        _of_inner, ("weight_decay", "clipnorm", "clipvalue", "global_clipnorm")
+    )
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)

@@ -255,6 +255,7 @@ def test_settings_reach_the_optimizer_inside(change, step):
     """SGD with a decay of 0.5 and a rate of 0.1 on the weight 1 and the gradient 1."""
     optimizer = TokenNormalized(keras.optimizers.SGD(0.1, weight_decay=0.5))
     variable = keras.Variable(1.0, name="v")
+    assert optimizer.weight_decay == 0.5 and optimizer.clipnorm is None
     change(optimizer)
     apply_sums(optimizer, [variable], [1.0], 1)
     np.testing.assert_allclose(to_numpy(variable), 1 - step, rtol=1e-4)

@@ -182,17 +182,18 @@ class SamplingStrategy:
 
     def _candidates(self, following):
         """Tokens to draw from (R, k), or None for all; log-probabilities (R, k)."""
+        few = isinstance(self.top_k, int) and self.top_p is None
+        everything, size = None if few else following.all(), len(following.bias)
         if self.top_k is None and self.top_p is None:
-            return None, following.all()
+            return None, everything
         if self.top_k is None:
-            log_probs, ids = ops.top_k(following.all(), len(following.bias))
+            log_probs, ids = ops.top_k(everything, size)
         elif not isinstance(self.top_k, int):
-            log_probs, size = following.all(), len(following.bias)
             # The whole vocabulary stays in its order, as above.
             place = np.arange(size, dtype="int32")
-            key = ops.where(self.top_k < size, log_probs, -place.astype("float32"))
+            key = ops.where(self.top_k < size, everything, -place.astype("float32"))
             _, ids = ops.top_k(key, size)
-            log_probs = ops.take_each(log_probs, ids)
+            log_probs = ops.take_each(everything, ids)
             log_probs = ops.where(place < self.top_k, log_probs, NEVER)
         else:
             ids, log_probs = _with_end(following, *following.best(self.top_k))
@@ -200,7 +201,7 @@ class SamplingStrategy:
             ids = ops.take_each(ids, places)
         if self.top_p is not None:
             # Of all tokens that may follow, which need not sum to 1.
-            total = ops.sum(ops.exp(following.all()), axis=-1, keepdims=True)
+            total = ops.sum(ops.exp(everything), axis=-1, keepdims=True)
             probabilities = ops.exp(log_probs)
             before = ops.cumsum(probabilities, axis=-1) - probabilities
             first = np.arange(ids.shape[-1]) == 0

@@ -172,9 +172,6 @@ def text_of(run, recipe: Recipe, corpus: Corpus, say) -> Text:
             " the best; --validation-share 0.01 would hold out a part for it."
         )
     run.note(languages=languages, recipe=dataclasses.asdict(recipe))
-    # A bad row of the test set ends a run before its training, not after it.
-    if "test" in corpus.splits:
-        collections.deque(corpus.blocks("test"), maxlen=0)
     pair = tokenizers_of(run, corpus, say)
     stores = {
         split: _store(run, recipe, corpus, pair, split, say)

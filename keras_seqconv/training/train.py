@@ -119,11 +119,12 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
+    # Fail early where the test set has a bad row or scoring lacks a package.
+    language, corpus = run.languages[1], text.corpus
+    has_test = "test" in corpus.splits
+    references = [*corpus.texts("test", "target")] if has_test else []
     if recipe.search is not None:
         recipe.search.check_model(model)
-        # Fail early if a package that scoring needs is not installed.
-        language, corpus = run.languages[1], text.corpus
-        references = corpus.texts("test", "target") if "test" in corpus.splits else ()
         metrics = metrics_of_test(options, language, references)
         evaluation.check_metrics(metrics, target_language=language)
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps

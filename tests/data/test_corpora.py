@@ -190,6 +190,8 @@ def test_a_part_is_held_out_for_validation(tmp_path):
     assert corpus.splits == ("train", "validation")
     assert rows_of(corpus) == [(str(n),) for n in range(8)]
     assert rows_of(corpus, "valid") == [("8",), ("9",)]
+    half = hold_out(open_corpus(text), 0.5)
+    assert len(rows_of(half)) == len(rows_of(half, "validation")) == 5
     for name in ("test.tsv", "train.tsv"):
         lines = "".join(f"{n % 2500}\t-{n}\n" for n in range(5000))
         (tmp_path / name).write_text(lines)

@@ -451,11 +451,12 @@ def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):
     (bad / "train.de").write_bytes(b"\xff\n" * 96)
     late = tmp_path / "late"
     shutil.copytree(corpus, late)
-    (late / "test.en").write_bytes(b"one\n\n")
+    *rows, _ = (late / "test.en").read_text().splitlines()
+    write(late / "test.en", *rows, "")
     train = ["train", "--preset", "dynamic_conv_phrases", "--workdir", f"{tmp_path}/r"]
     for arguments, flag in (
         ([*train, "--dataset", str(bad)], "--skip-bad-lines"),
-        ([*train, "--dataset", str(late)], "late/test"),
+        ([*train, "--dataset", str(late), "--metrics", "chrf"], "test.en, line 8, has"),
         ([*train, "--dataset", str(corpus), "--num-beams", "999"], "--num-beams must"),
         ([*train, "--dataset", str(corpus), "--vocabulary-size", "5000"],
          "--vocabulary-size"),
