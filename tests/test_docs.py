@@ -5,7 +5,7 @@ import importlib
 import re
 from pathlib import Path
 
-from keras_seqconv_cli import FAIRSEQ
+from keras_seqconv_cli import COMMANDS, FAIRSEQ
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(ROOT.glob("docs/*.md"))
@@ -13,7 +13,7 @@ PAGES = sorted(ROOT.glob("docs/*.md"))
 
 def flags() -> set[str]:
     """All flags of all commands, those of commands of commands too."""
-    from keras_seqconv_cli import COMMANDS, Parser
+    from keras_seqconv_cli import Parser
 
     found, waiting = set(), []
     for command in COMMANDS:
@@ -53,7 +53,7 @@ def test_flags_and_files_of_all_pages_exist():
             assert f"/{name}\n" in known, f"{page.name}: {name}"
 
 
-def test_the_reference_has_every_public_module():
+def test_the_reference_has_every_public_module_and_command():
     import keras_seqconv as ks
 
     pages = "".join(page.read_text() for page in ROOT.glob("docs/reference/*.md"))
@@ -61,3 +61,5 @@ def test_the_reference_has_every_public_module():
     assert len(modules) > 15
     for name in modules:
         assert f"keras_seqconv.{name}" in pages, name
+    for name in COMMANDS:
+        assert f'show("{name}")' in pages, name

@@ -238,6 +238,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
                 == (split == "validation")
                 for text, row in zip(columns[0], rows, strict=False)
             ]
+            counts["kept"] -= wanted.count(False)
             columns = [[*itertools.compress(texts, wanted)] for texts in columns]
             if columns[0]:
                 yield columns

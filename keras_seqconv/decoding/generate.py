@@ -264,7 +264,7 @@ def score(
         )
     _check_source(model, source_ids, (*_OF_MODELS, "log_prob"))
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
-    _check_rows(tensors)
+    _check_tensors(model, tensors)
     return run_cached(_score, model, options, tensors)
 
 
@@ -312,7 +312,7 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
             "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
             "Received: none of them"
         )
-    _check_rows(tensors)
+    _check_tensors(model, tensors)
     return tensors
 
 
@@ -337,14 +337,30 @@ def _check_source(model, source_ids, members=_OF_MODELS):
         )
 
 
-def _check_rows(tensors):
-    """ValueError unless all have as many rows, as far as these are known."""
+def _check_tensors(model, tensors):
+    """ValueError unless all have as many rows, and ids are in the vocabulary.
+
+    XLA reads other ids as the nearest one. Ids of a function that is traced have no
+    values yet, and rows no number.
+    """
     rows = {name: value.shape[0] for name, value in tensors.items()}
     if len(set(rows.values()) - {None}) > 1:
         raise ValueError(
             f"{' and '.join(f'`{name}`' for name in rows)} must have as many rows. "
             f"Received: {' and '.join(map(str, rows.values()))}"
         )
+    for name in () if in_place(tensors) else tensors:
+        side, _, kind = name.partition("_")
+        side = "source" if side == "source" else "target"
+        size = getattr(model, f"{side}_vocabulary_size", None)
+        if kind == "ids" and size is not None:
+            ids = ops.convert_to_numpy(tensors[name])
+            wrong = ids[(ids < 0) | (ids >= size)]
+            if wrong.size:
+                raise ValueError(
+                    f"`{name}` must be at least 0 and less than the {side} "
+                    f"vocabulary's size {size}. Received: {wrong[0]}"
+                )
 
 
 def is_compiled(jit_compile: bool | None) -> bool:

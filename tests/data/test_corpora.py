@@ -201,6 +201,7 @@ def test_a_part_is_held_out_for_validation(tmp_path):
     assert held.digests(["train", "validation"]) == corpus.digests(["train"])
     parts = rows_of(held), rows_of(held, "validation")
     assert sorted(sum(parts, [])) == sorted(rows_of(corpus))
+    assert [held.counts[s]["kept"] for s in held.splits[:2]] == [*map(len, parts)]
     train, validation = ({source for source, _ in part} for part in parts)
     assert not train & validation
     assert len(validation) == pytest.approx(500, rel=0.2)

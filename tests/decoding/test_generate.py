@@ -32,6 +32,8 @@ WRONG = [
     ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
     ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
     ({"prefix_ids": [[4], [5], [6]]}, "must have as many rows"),
+    ({"prefix_ids": [[4], [9]]}, "`prefix_ids` must be .* the target .* size 9"),
+    ({"prefix_ids": [[4], [-3]]}, "`prefix_ids` must be at least 0 and less"),
     ({"batch_size": 2}, "`batch_size` is for language models"),
 ]
 

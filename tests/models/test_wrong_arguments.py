@@ -90,7 +90,7 @@ def test_an_unknown_argument_and_a_missing_row_of_mixers_are_named(monkeypatch):
         LanguageModel.from_config(config)
 
 
-def test_sources_that_a_model_does_not_read_or_misses():
+def test_sources_and_ids_that_a_model_does_not_read_or_misses():
     translation, language = model_of("dynamic_conv"), model_of("lm")
     ids, search = [[5, 6, 2]], decoding.beam_search
     clone = keras.models.clone_model(translation)
@@ -102,6 +102,8 @@ def test_sources_that_a_model_does_not_read_or_misses():
         (lambda: decoding.score(translation, None, ids), "be given for a translation"),
         (lambda: decoding.score(translation, ids * 2, [ids * 4]),
          "`target_ids` and `source_ids` must have as many rows.*1 and 2"),
+        (lambda: search(translation, [[5, 10**6]]), "`source_ids` .*size.*: 1000000"),
+        (lambda: decoding.score(translation, ids, [[-1]]), "`target_ids` .* -1"),
         (lambda: decoding.Ensemble([translation, language]), "same `has_source`"),
         (lambda: search(clone, ids), "clone_model` leaves them out: `type.model.."),
     ):  # fmt: skip
