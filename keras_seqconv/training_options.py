@@ -155,7 +155,7 @@ class TrainingOptions(_RecipeOptions):
         ge=1,
     )
     max_ratio: float | None = _text(
-        None, "largest ratio of the lengths of a pair (default: no limit)", gt=0
+        None, "largest ratio of the lengths of a pair (default: no limit)", ge=1
     )
     truncate_source: int | None = _text(
         None,

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from typing import Literal
 
@@ -41,9 +41,16 @@ class _Flags(Options):
     )
     split: str = option("test", "split of the data set", metavar="NAME")
     data_dir: str | None = option(None, "folder of TensorFlow Datasets", metavar="DIR")
+    variant: str | None = option(
+        None,
+        "part of the names of files between split and language (default: that of the "
+        "training, for its data set)",
+        metavar="NAME",
+    )
     tsv_header: bool | None = option(
         None, "whether line 1 of a .tsv file has names of columns"
     )
+    skip_bad_lines: bool = option(False, "leave out lines that are empty or not UTF-8")
     limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
     metrics: str | None = option(
         None,
@@ -82,6 +89,18 @@ class _Flags(Options):
     )
     json: bool = option(False, "print one JSON object")
     quiet: bool = option(False, "show no progress")
+
+
+# Option -> those without effect where it is not given.
+_NEEDED = {
+    "text": ("context_window", "tokens_per_sample", "break_mode"),
+    "dataset": ("split", "data_dir", "variant", "tsv_header", "skip_bad_lines"),
+    "compare": ("samples",),
+}
+_OF_TRANSLATIONS = (
+    "source", "references", "hypotheses", "dataset", "metrics", "compare", "tokenize",
+    "lowercase", "rouge_separator",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +156,12 @@ def check(options: argparse.Namespace) -> None:
             raise ValueError(mistake)
     files = [options.source, hypotheses, options.compare, options.text, *references]
     check_files(*files)
-    _check_output(options, [file for file in files if file is not None])
+    _check_options(options)
+    _check_output(options.output_hypotheses, [*filter(None, files)])
 
 
-def _check_output(options, inputs: list[str]) -> None:
-    """ValueError for options without effect, and for an output over an input."""
-    from keras_seqconv.support.files import check_folder_of
+def _check_options(options) -> None:
+    """ValueError for options without effect."""
     from keras_seqconv_cli.translate import search_options
 
     output, translates = options.output_hypotheses, options.model
@@ -155,10 +174,22 @@ def _check_output(options, inputs: list[str]) -> None:
             raise ValueError(
                 f"`{name}` needs a MODEL that translates. Received: {name}={value}"
             )
-    if options.samples is not None and options.compare is None:
-        raise ValueError(f"`samples` needs `compare`. Received: {options.samples}")
+    for field in fields(_Flags):
+        needed = next((name for name, of in _NEEDED.items() if field.name in of), None)
+        unused = needed is not None and getattr(options, needed) is None
+        unused |= options.text is not None and field.name in _OF_TRANSLATIONS
+        value = getattr(options, field.name)
+        if unused and value not in (field.default, []):
+            rule = f"needs `{needed}`" if needed else "must not be given with `text`"
+            raise ValueError(f"`{field.name}` {rule}. Received: {value}")
+
+
+def _check_output(output: str | None, inputs: list[str]) -> None:
+    """ValueError for an output over an input, or that is no file."""
+    from keras_seqconv.support.files import check_output
+
     if output is not None:
-        check_folder_of(output)
+        check_output(output)
         if os.path.exists(output) and any(os.path.samefile(output, i) for i in inputs):
             raise ValueError(
                 f"`output_hypotheses` must be no file that is read. Received: {output}"
@@ -185,9 +216,11 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         for name in ("source_language", "target_language"):
             if getattr(options, name) is None:
                 setattr(options, name, getattr(translator, name))
+    trained = getattr(translator, "trained", None) or {}
+    if options.variant is None and trained.get("dataset") == options.dataset:
+        options.variant = trained.get("variant")
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
-    trained = getattr(translator, "trained", None) or {}
     preset = PRESETS.get(str(trained.get("preset")))
     options.metrics = options.metrics or evaluation.usual_metrics(
         language, references[0], preset and preset.task.metric
@@ -204,7 +237,7 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         )
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
-    if hypotheses is None:
+    if hypotheses is None and (metrics or options.output_hypotheses):
         hypotheses = _translated(translator, sources, options, result, lines)
     separator = {"sentence_separator": options.rouge_separator}
     scores = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
@@ -214,8 +247,9 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         for score in scores
     ]
     if "perplexity" in options.metrics:
-        columns = sources, references[0]
-        predicted = evaluation.translation_perplexity(translator, *columns)
+        predicted = evaluation.translation_perplexity(
+            translator, sources, references[0]
+        )
         _add_perplexity(predicted, result, lines)
     if others is not None:
         columns = hypotheses, others, references
@@ -248,6 +282,8 @@ def _texts(options) -> tuple:
             source_language=options.source_language,
             target_language=options.target_language,
             data_dir=options.data_dir,
+            variant=options.variant,
+            on_error="skip" if options.skip_bad_lines else "raise",
             tsv_header=options.tsv_header,
         )
         options.target_language = corpus.target_language
@@ -300,13 +336,12 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
     from keras_seqconv.evaluation import paired_bootstrap
 
     number = options.samples or 1000
-    samples = {"num_samples": number}
     result["comparisons"] = []
     lines.append(
         f"sacreBLEU's paired bootstrap, {number:,} samples, against {options.compare}:"
     )
     for metric in metrics:
-        pair = paired_bootstrap(*columns, metric, **samples, **choices)
+        pair = paired_bootstrap(*columns, metric, num_samples=number, **choices)
         result["comparisons"].append(pair._asdict())
         lines.append(
             f"  {metric}: {pair.score:.2f} ({pair.mean:.2f} ± {pair.half_width:.2f})"

@@ -195,9 +195,8 @@ def _bleu_by_length(options):
 
 
 def _confusion(options):
-    from keras_seqconv.evaluation import confusions
     from keras_seqconv.support.files import read_lines
 
     hypotheses, *references = map(read_lines, [options.hypotheses, *options.references])
-    pairs = confusions(hypotheses, references, options.unit)
+    pairs = ks.evaluation.confusions(hypotheses, references, options.unit)
     return ks.plots.confusions(pairs[: options.number])

@@ -257,6 +257,12 @@ def test_lines_alone(generator):
     assert single[0] == single[1]
     with pytest.raises(ValueError, match="`tokens_per_sample` must be"):
         text_perplexity(generator, LINES, tokens_per_sample=0)
+    short = language_model(positions={"kind": "learned", "max_length": 8})
+    short = ks.LanguageGenerator(short, TOKENIZER)
+    with pytest.raises(ValueError, match="`tokens_per_sample` .* the 8 positions.*20"):
+        text_perplexity(short, LINES, tokens_per_sample=20)
+    with pytest.raises(ValueError, match=r"at most 8 tokens.*lines\[4999\] with 10"):
+        text_perplexity(short, ["w1"] * 4999 + ["w1 " * 9], break_mode="sentence")
     found = text_perplexity(generator, LINES, break_mode="sentence")
     known = generator.score(LINES, normalize=False)
     assert found.nll == pytest.approx(-sum(known) / 17, rel=1e-5)
@@ -314,6 +320,8 @@ def test_translations():
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], num_samples=0), "num_samples=0"),
         (lambda: bleu_by_length(["a"], ["b", "c"], ["a"]), "Received: 1 and 2"),
         (lambda: bleu_by_length(["a"], ["a"], ["a"], [5, 5]), "edges=[5, 5]"),
+        (lambda: scores("read", "real", ["exact"]), "must be lists of texts. Received"),
+        (lambda: scores(["a"], "a"), "must be lists of texts. Received"),
         (lambda: translation_perplexity(None, ["a"], []), "Received: 1 and 0"),
     ),
 )
@@ -335,9 +343,21 @@ def test_impossible_tokens_and_what_is_printed():
 
     class Generator:
         model, tokenizer, tokens_per_batch = Never(), TOKENIZER, 100
+        is_of_keras = True
 
     found = text_perplexity(Generator, ["w0 w1"])  # ids 4, 5, 2
     assert found == TextPerplexity.of(2.0, 2, 3, 1)
+    Never.log_prob = lambda self, outputs, ids: -float("inf") * ops.ones(ops.shape(ids))
+    Generator.model = Never()
+    with pytest.raises(ValueError, match="All 3 tokens have a probability of 0"):
+        text_perplexity(Generator, ["w0 w1"])
+    Never.log_prob = lambda self, outputs, ids: float("nan") * ops.ones(ops.shape(ids))
+    Generator.model = Never()
+    with pytest.raises(ValueError, match="must give finite logits; it gives NaN"):
+        text_perplexity(Generator, ["w0 w1"])
+    Generator.is_of_keras = False
+    with pytest.raises(ValueError, match="load it with the `runtime` keras"):
+        text_perplexity(Generator, ["w0 w1"])
     assert TextPerplexity.of(8 * math.log(2), 4, 2, 0).lines() == [
         "token     nll 1.3863, loss (base 2) 2.0000, perplexity 4.00 (4 tokens)",
         "word      nll 2.7726, loss (base 2) 4.0000, perplexity 16.00 (2 words)",

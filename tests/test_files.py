@@ -1,5 +1,6 @@
 """Files appear complete or not at all, nobody's are lost; locks end with processes."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -54,6 +55,18 @@ def test_interrupted_write_leaves_nothing_behind(tmp_path, stop, before):
     assert names(tmp_path) == (["model"] if before else [])
     if before:
         assert (path / "config.json").read_text() == "old"
+
+
+def test_links_are_followed_and_pipes_and_folders_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_file(tmp_path / "link", b"1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"1"
+    os.mkfifo(tmp_path / "pipe")
+    for path, mode in ((tmp_path / "pipe", "p"), (tmp_path, "d"), ("/dev/null", "c")):
+        with pytest.raises(ValueError, match=f"{path} must be a regular .*: {mode}"):
+            write_file(path, b"1")
+    assert names(tmp_path) == ["file", "link", "pipe"]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):

@@ -196,6 +196,12 @@ def test_long_sources_are_cut(translator, tmp_path):
     cutting = ks.Translator(*parts, max_source_length=4)
     cutting.save(tmp_path / "model")
     assert ks.load(tmp_path / "model").max_source_length == 4
+    ks.Translator(*parts).save(tmp_path / "whole")
+    both = ks.translation.load_ensemble([tmp_path / "whole", tmp_path / "model"])
+    assert both.max_source_length == 4
+    inputs, tokens = ks.inspection.sentence(cutting, "w1 w2 w3 w4 w5")
+    assert inputs["source_ids"].shape == (1, 4)
+    assert tokens["encoder"] == ["w1", "w2", "w3", "</s>"]
     found = cutting.translate(["w1 w2 w3 w4 w5", "w6"])
     assert found == translator.translate(["w1 w2 w3", "w6"])
 

@@ -80,7 +80,8 @@ def translator_from_fairseq(
     for side, file in dictionaries.items():
         if file is None:
             name = f"dict.{languages[side]}.txt" if translates else "dict.txt"
-            file = _dictionary_in(path, side, name)
+            remedy = f"`{side}_language` or the" if translates else "`dictionary`, a"
+            file = _dictionary_in(path, side, name, remedy)
         codes_file = codes[side]
         if codes_file is None and path.is_dir():
             codes_file = _codes_in(path)
@@ -157,13 +158,13 @@ def _checkpoint_in(folder: Path) -> Path:
     return folder / names[0]
 
 
-def _dictionary_in(folder: Path, side: str, name: str) -> Path:
+def _dictionary_in(folder: Path, side: str, name: str, remedy: str) -> Path:
     path = folder / name
     if not path.exists():
         names = ", ".join(sorted(entry.name for entry in folder.glob("dict.*")))
         raise ValueError(
             f"{folder} must hold {name} of the {side}, and it holds "
-            f"{names or 'no dictionary'}. Give `{side}_language` or the dictionary"
+            f"{names or 'no dictionary'}. Give {remedy} dictionary"
         )
     return path
 

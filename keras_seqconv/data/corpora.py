@@ -112,8 +112,14 @@ class Corpus:
         Returns:
             Name of each file -> SHA-256 of its bytes. With tfds: version and name of
             the split -> its numbers of rows and bytes.
+
+        Raises:
+            ValueError: one of `splits` is not among those of the corpus.
         """
-        return self._digests([self._known(split) for split in splits])
+        known = [self._known(split) for split in splits]
+        for split in known:
+            check_choice("splits", split, self.splits)
+        return self._digests(known)
 
     def _known(self, split: str) -> str:
         """Name of a split in this corpus, whichever name of validation is given."""
@@ -190,7 +196,7 @@ def open_corpus(
     name = os.fspath(name)
     skip = check_choice("on_error", on_error, ("raise", "skip")) == "skip"
     chosen, default = (source_language, target_language), default_languages or ()
-    path, order = Path(name).expanduser(), ()
+    path, order = Path(os.path.expanduser(name)), ()
     if name == "phrases":
         path, order = Path(__file__).parent / "phrases", ("en", "de")
     if name and path.exists():

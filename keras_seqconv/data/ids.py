@@ -24,6 +24,7 @@ from keras_seqconv.support.files import (
     write_json,
 )
 
+_SUFFIXES = (".ids", ".offsets")
 _FORMAT = {"format": "keras_seqconv id store", "format_version": 1}
 _ROWS_AT_ONCE = 4096
 # Key of the counts of rows left out -> in words.
@@ -378,6 +379,7 @@ def _map(path: Path, dtype: str, count: int) -> np.ndarray:
 
 
 def _is_store(path: Path) -> bool:
-    """True also of a damaged store, which may be written anew."""
+    """True also of a damaged store, which may be written anew; nothing else in it."""
     settings = path / "settings.json"
-    return settings.is_file() and _FORMAT["format"] in settings.read_text("utf-8")
+    others = {entry for entry in path.iterdir() if entry.suffix not in _SUFFIXES}
+    return others == {settings} and _FORMAT["format"] in settings.read_text("utf-8")

@@ -157,8 +157,8 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
         if not n_best[0] or not n_best[0][0].tokens:
             gradio.Warning("There is no word to translate.")
             return gradio.skip()
-        source = translator.source_tokenizer
-        read = source.to_tokens(source.tokenize(lines[:1])[0])
+        ids = translator.source_ids(lines[:1])[0][0]
+        read = translator.source_tokenizer.to_tokens(ids)
         picture = plots.attention(
             n_best[0][0].attention, [*read, "</s>"], [*n_best[0][0].tokens, "</s>"]
         )
@@ -236,7 +236,8 @@ def table(hypotheses) -> str:
         tokens = zip([*best.tokens, "</s>"], best.positional_scores, strict=True)
         spans = "".join(
             f'<span style="display:inline-block;padding:2px 4px;margin:1px;'
-            f"border-radius:4px;background:rgba(213,94,0,{_doubt(score):.2f})"
+            "border-radius:4px;background:rgba(213,94,0,"
+            f"{0.7 * (1 - math.exp(score)):.2f})"
             f'" title="log-probability {score:.2f}">{html.escape(token)}'
             f'<br><small style="opacity:.7">{score:.2f}</small></span>'
             for token, score in tokens
@@ -246,10 +247,6 @@ def table(hypotheses) -> str:
             f"<td>{html.escape(best.text)}<br>{spans}</td></tr>"
         )
     return f"<table><tr><th>score</th><th></th></tr>{''.join(rows)}</table>"
-
-
-def _doubt(score: float) -> float:
-    return 0.7 * (1 - math.exp(score))
 
 
 def _layers(translator) -> list[str]:

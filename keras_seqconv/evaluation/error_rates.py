@@ -63,8 +63,13 @@ def check_references(references: References) -> list[list[str | None]]:
 def columns_of(hypotheses: Sequence[str], references: References) -> list[list]:
     """Hypotheses and each list of references, of one length.
 
-    ValueError where the lengths differ, or for no text.
+    ValueError where the lengths differ, or for no text, or a text in place of a list.
     """
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError(
+            "`hypotheses` and `references` must be lists of texts. "
+            f"Received: {hypotheses!r:.50} and {references!r:.50}"
+        )
     columns = [list(hypotheses), *check_references(references)]
     lengths = [*map(len, columns)]
     if len(columns) == 1 or len({*lengths}) > 1 or not lengths[0]:

@@ -50,7 +50,7 @@ def sentence(model, text: str, translation: str | None = None) -> tuple[dict, di
     if isinstance(model, Translator):
         if translation is None:
             translation = model.translate([text])[0]
-        ids = model.source_tokenizer.tokenize([text])[0]
+        ids = model.source_ids([text])[0][0]
         inputs["source_ids"] = ops.convert_to_tensor([ids], "int32")
         tokens["encoder"] = [*model.source_tokenizer.to_tokens(ids), "</s>"]
         text, side = translation, "decoder"

@@ -42,7 +42,9 @@ class TextPerplexity(NamedTuple):
     def of(
         cls, total: float, tokens: int, words: int, infinite: int, unit: str = "token"
     ) -> "TextPerplexity":
-        """Makes the result from the nats of all scored tokens."""
+        """Makes the result from the nats of all scored tokens; ValueError for none."""
+        if not tokens:
+            raise ValueError(f"All {infinite:,} tokens have a probability of 0.")
         numbers = []
         for count in (tokens, words):
             nll = total / count
@@ -81,7 +83,7 @@ def translation_perplexity(
     targets = translator.target_tokenizer.tokenize(translations)
     tokens = np.array([*map(len, targets)])
     words = np.array([len(text.split()) + 1 for text in translations])
-    finite = np.isfinite(log_probs)
+    finite = _finite(log_probs)
     return TextPerplexity.of(
         float(-log_probs[finite].sum(dtype="float64")),
         int(tokens[finite].sum()),
@@ -121,7 +123,16 @@ def text_perplexity(
 
     if generator.tokenizer is None:
         raise ValueError("This model has no tokenizer.")
+    if not generator.is_of_keras:
+        raise ValueError(
+            "`generator` must be a model of Keras: load it with the `runtime` keras."
+        )
     model, limit = generator.model, generator.model.max_target_length
+    if break_mode == "none" and limit and (tokens_per_sample or 0) > limit:
+        raise ValueError(
+            f"`tokens_per_sample` must be at most the {limit} positions of the model. "
+            f"Received: {tokens_per_sample}"
+        )
     total = tokens = infinite = words = 0
 
     def ids():
@@ -143,10 +154,12 @@ def text_perplexity(
     size = (1 << 26) // model.target_vocabulary_size
     size = min(generator.tokens_per_batch, max(1, size))
     # Rows of similar lengths together, some thousands at a time.
-    while part := list(itertools.islice(rows, 4096)):
+    for first in itertools.count(0, 4096):
+        if not (part := list(itertools.islice(rows, 4096))):
+            break
         inputs = [row["target_ids"].tolist() for row in part]
         labels = [row["labels"].tolist() for row in part]
-        check_lengths("lines", inputs, limit)
+        check_lengths("lines", inputs, limit, first)
         for batch in batches_by_length([*map(len, inputs)], size, limit):
             targets = batch.padded(labels, model.pad_id)
             tensors = {
@@ -156,15 +169,22 @@ def text_perplexity(
             of_rows = run_cached(_log_probs, model, None, tensors)
             scored = targets != model.pad_id
             log_probs = ops.convert_to_numpy(of_rows)[scored]
-            finite = np.isfinite(log_probs)
+            finite = _finite(log_probs)
             total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())
             infinite += int((~finite).sum())
-    if not tokens:
+    if not tokens and not infinite:
         raise ValueError("The text must hold a token to be scored; it holds none.")
     characters = isinstance(generator.tokenizer, CharacterTokenizer)
     unit = "character" if characters else "token"
     return TextPerplexity.of(total, tokens, words, infinite, unit)
+
+
+def _finite(log_probs: np.ndarray) -> np.ndarray:
+    """Where they are above -infinity; ValueError for NaN."""
+    if np.isnan(log_probs).any():
+        raise ValueError("The model must give finite logits; it gives NaN.")
+    return ~np.isneginf(log_probs)
 
 
 def _log_probs(model, _, tensors):

@@ -24,7 +24,7 @@ import numpy as np
 
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import is_number
-from keras_seqconv.support.files import atomic_file, check_folder_of
+from keras_seqconv.support.files import atomic_file
 
 FORMATS = (".png", ".svg", ".pdf")
 FALLBACK_FONTS = (
@@ -62,7 +62,6 @@ def save_figure(figure, path: str | os.PathLike) -> None:
         raise ValueError(
             f"`path` must end in one of {', '.join(FORMATS)}. Received: {path}"
         )
-    check_folder_of(path)
     with atomic_file(path) as part:
         kind = path.suffix[1:].lower()
         figure.savefig(part, format=kind, dpi=150, bbox_inches="tight")

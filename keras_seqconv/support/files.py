@@ -36,9 +36,10 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     """Yields the path of a new file beside `path`, and renames it at the end.
 
     When the block raises or is interrupted, the new file is removed and `path` is as
-    it was. The content has reached the disk before the name does.
+    it was. The content has reached the disk before the name does. Of a link, the file
+    it leads to is replaced. ValueError for a folder, a device or a pipe.
     """
-    path = Path(path)
+    path = _regular(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with naming(path, part):
@@ -50,10 +51,20 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def check_folder_of(path: str | os.PathLike) -> None:
-    """FileNotFoundError unless there is a folder for a file of this path."""
+def _regular(path: str | os.PathLike) -> Path:
+    """The file that a link leads to; ValueError for what is there and no such file."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        mode = stat.filemode(os.stat(path).st_mode)
+        raise ValueError(f"{path} must be a regular file. Received: {mode}")
+    return path
+
+
+def check_output(path: str | os.PathLike) -> None:
+    """The errors of `atomic_file`, before there is something to write."""
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"The folder {Path(path).parent} does not exist.")
+    _regular(path)
 
 
 def write_file(path: str | os.PathLike, content: bytes) -> None:
@@ -334,7 +345,9 @@ def iterate_lines(
         for number in itertools.count(1):
             try:
                 line = stream.readline(_LONGEST + 1)
-            except _BROKEN as error:
+            except (*_BROKEN, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # of the system; bz2's have no number
                 raise ValueError(
                     f"{name} is damaged or cut off after line {number - 1} ({error})"
                 ) from error

@@ -349,11 +349,12 @@ class CharacterTokenizer(_VocabularyTokenizer):
 
     def __init__(self, tokens: Iterable[str]):
         super().__init__(tokens)
-        pairs = [(token.upper(), token) for token in self.tokens]
+        # "ß".upper() is "SS".
+        uppers = {token: token.upper() for token in self.tokens} | {"ß": "ẞ"}
         self._ids = {
             upper: self._ids[lower]
-            for upper, lower in pairs
-            if len(upper) == 1 and upper.lower() == lower
+            for lower, upper in uppers.items()
+            if lower in self._ids and len(upper) == 1 and upper.lower() == lower
         } | self._ids
 
     def tokenize_lines(self, texts: Iterable[str]) -> list[list[int]]:

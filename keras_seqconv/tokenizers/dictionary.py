@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from keras_seqconv.support import require, tf
+from keras_seqconv.support.arguments import plain
 from keras_seqconv.support.files import read_bytes, write_file
 from keras_seqconv.tokenizers.common import (
     SPECIAL_SYMBOLS,
@@ -52,7 +53,7 @@ class Dictionary:
             self._add(symbol, count)
 
     def _add(self, symbol: str, count: int):
-        index, problem = len(self), None
+        index, count, problem = len(self), plain(count), None
         if not isinstance(symbol, str) or not symbol or re.search("[\r\n]", symbol):
             problem = "a symbol must be a text that is not empty, without a line break"
         elif isinstance(count, bool) or not isinstance(count, int):
@@ -233,7 +234,7 @@ def learn_codes(counts: Mapping[str, int], merges: int) -> str:
         merges: the most pairs to learn; fewer when none is left that comes twice.
 
     Raises:
-        ValueError: no word has two letters.
+        ValueError: no word has two letters, or no pair comes twice.
         ImportError: subword-nmt is missing (extra `mt`).
     """
     if not counts or max(map(len, counts)) < 2:
@@ -246,6 +247,8 @@ def learn_codes(counts: Mapping[str, int], merges: int) -> str:
     codes = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
         learn(lines, codes, merges, is_dict=True)
+    if codes.getvalue().count("\n") < 2:  # a header alone
+        raise ValueError("The texts must hold a pair of letters that comes twice.")
     return codes.getvalue()
 
 

@@ -35,6 +35,8 @@ from keras_seqconv.tokenizers.dictionary import (
 
 # Characters of a word that byte pairs are made of.
 _LONGEST_WORD = 1000
+# Different words whose pieces are kept.
+_MOST_WORDS = 1_000_000
 # Arguments of `DictionaryTokenizer` that say what comes before the dictionary.
 _STEPS = (
     "language", "normalize", "moses", "aggressive_dash_splits", "escape", "lowercase"
@@ -225,6 +227,8 @@ class DictionaryTokenizer(Tokenizer):
         words = (text.lower() if self.lowercase else text).split()
         if self._bpe is None:
             return words
+        if len(self._bpe.cache) > _MOST_WORDS:  # subword-nmt keeps every word
+            self._bpe.cache = {}
         return self._bpe.segment_tokens([word[:_LONGEST_WORD] for word in words])
 
     def join(self, tokens: Iterable[str]) -> str:

@@ -42,6 +42,8 @@ def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = "
             languages=run.languages,
         )
     names = {"preset": run.options.preset, "dataset": run.options.dataset}
+    if run.options.variant is not None:
+        names["variant"] = run.options.variant
     translator.trained = {**names, "checkpoints": averaged}
     return translator
 

@@ -52,7 +52,7 @@ def load_ensemble(
 
     Args:
         directories: one or more. Search options, and notes about the training, are
-            those of the first.
+            those of the first; `max_source_length` is the smallest.
         dtype: see `load`.
         graphs: result of `graphs_of` for the directories: the model in ONNX Runtime,
             or None for Keras.
@@ -90,6 +90,9 @@ def load_ensemble(
     options = {"search": first.search}
     if "languages" in expectations:
         options["languages"] = expectations["languages"][1]
+    lengths = [m.chosen_length for m in members.values() if m.chosen_length]
+    if lengths:
+        options["max_source_length"] = min(lengths)
     ensemble = type(first)(model, *first.tokenizers.values(), **options)
     ensemble.trained = first.trained
     return ensemble

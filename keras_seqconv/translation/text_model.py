@@ -351,9 +351,14 @@ def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:
     return [(seed, number) for number in numbers]
 
 
-def check_lengths(name: str, rows: list[list[int]], limit: int | None) -> None:
-    """ValueError for a row of more than `limit` ids, unless it is None."""
-    for index, ids in enumerate(rows):
+def check_lengths(
+    name: str, rows: list[list[int]], limit: int | None, first: int = 0
+) -> None:
+    """ValueError for a row of more than `limit` ids, unless it is None.
+
+    `first` is the number of the first row.
+    """
+    for index, ids in enumerate(rows, first):
         if limit is not None and len(ids) > limit:
             raise ValueError(
                 f"Each of `{name}` must have at most {limit} tokens. "

@@ -22,7 +22,7 @@ from keras_seqconv.support import ProgressLine, clock
 from keras_seqconv.support.arguments import check_choice, check_positive_integer
 from keras_seqconv.support.files import (
     atomic_file,
-    check_folder_of,
+    check_output,
     iterate_lines,
     locked,
     naming,
@@ -292,7 +292,7 @@ def _opened(
     is_stream = hasattr(output, "write")
     path = None if is_stream else Path(os.path.realpath(output))
     if not is_stream and (path.is_file() or not path.exists()):
-        check_folder_of(path)
+        check_output(path)
         with _resumable(path, resume, settings) as opened:
             yield opened
         return

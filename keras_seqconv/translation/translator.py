@@ -244,7 +244,7 @@ class Translator(TextModel):
             The position of a text in `texts`, its translations, the ids that were read
             (no end), and whether it was cut. There is no warning.
         """
-        sources, cut = self._sources(texts)
+        sources, cut = self.source_ids(texts)
         lengths = [
             0 if len(ids) == 1 or not text.strip(_BLANKS) else len(ids)
             for ids, text in zip(sources, texts, strict=True)
@@ -293,13 +293,13 @@ class Translator(TextModel):
                 "`texts` and `translations` must be of one length. "
                 f"Received: {len(texts)} and {len(translations)}"
             )
-        sources, cut = self._sources(texts)
+        sources, cut = self.source_ids(texts)
         self._warn([ids[:-1] for ids in sources], cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
         return self._scores("translations", targets, options, sources)
 
-    def _sources(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
-        """Ids of each text with the end id, and the texts that were cut."""
+    def source_ids(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
+        """Returns the ids that the model reads of each text, and which were cut."""
         sources, limit = self.source_tokenizer.tokenize(texts), self.max_source_length
         cut = {index for index, ids in enumerate(sources) if limit and len(ids) > limit}
         for index in cut:

@@ -156,6 +156,24 @@ def test_dataset(folder, tmp_path, capsys):
     assert done.output.splitlines()[-1] == "train BLEU 100.0"
 
 
+def test_the_variant_of_the_training_and_bad_lines(folder, tmp_path, capsys):
+    right = (folder / "right").read_text().splitlines()
+    for variant, texts in (("", ["w9"] * 4), ("lc.", [*right, " "])):
+        write(tmp_path / f"test.{variant}en", *SOURCES, "w1")
+        write(tmp_path / f"test.{variant}xx", *texts)
+    translator = ks.load(str(folder / "model"))
+    translator.trained = {"dataset": str(tmp_path), "variant": "lc"}
+    translator.save(tmp_path / "model")
+    scored = ["--dataset", tmp_path, "--quiet", "--skip-bad-lines"]
+    done = call(capsys, "evaluate", tmp_path / "model", *scored)
+    assert done.output.splitlines()[-1] == "test BLEU 100.0", done.errors
+    done = call(capsys, "evaluate", folder / "model", *scored, "--variant", "lc")
+    assert done.output.splitlines()[-1] == "test BLEU 100.0", done.errors
+    perplexity = [*scored, "--variant", "lc", "--metrics", "perplexity"]
+    done = call(capsys, "evaluate", folder / "model", *perplexity)
+    assert done.status == 0 and "translated" not in done.output
+
+
 def test_errors_in_one_line(folder, tmp_path, capsys):
     right, model, language = (folder / n for n in ("right", "model", "language"))
     short, source = folder / "short", ["--source", folder / "source"]
@@ -185,6 +203,16 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*scored, right, "--num-beams", 2], "--num-beams needs a MODEL that transl"),
         ([*scored, right, "--output-hypotheses", "x"], "--output-hypotheses needs a M"),
         ([*scored, right, "--samples", 9], "--samples needs --compare"),
+        ([*scored, right, "--split", "x"], "--split needs --dataset. Received: x"),
+        ([*scored, right, "--context-window", 5], "--context-window needs --text"),
+        (
+            [language, "--text", right, "--metrics", "chrf"],
+            "--metrics must not be given with --text",
+        ),
+        (
+            [model, *source, "--reference", right, "--output-hypotheses", folder],
+            "must be a regular file",
+        ),
         (
             [model, *source, "--reference", right, "--output-hypotheses", right],
             "--output-hypotheses must be no file that is read",

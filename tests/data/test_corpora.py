@@ -286,7 +286,8 @@ def test_wrong_rows(read, source, target, message, key, stay):
 
 
 def test_wrong_texts(read, monkeypatch):
-    archive = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
+    text = "".join(f"line {i}\n" for i in range(9999)).encode()
+    archive, other = gzip.compress(text), bz2.compress(text)
     monkeypatch.setattr(files, "_LONGEST", 1 << 16)
     wrong = [b"x"] * 20_000
     wrong[17_654] = b"\xff"
@@ -297,6 +298,7 @@ def test_wrong_texts(read, monkeypatch):
         ((b"", b""), "split train, must hold at least one row.*: none"),
         ((archive[:999], b"1\n"), r"de is damaged or cut off after line \d+ "),
         ((archive[:40] + b"\0" * 40 + archive[80:], b"1\n"), "de is damaged or cut"),
+        ((other[:99] + b"\0" * 99 + other[198:], b"1\n"), "de is damaged or cut off"),
         (("hallo\n".encode("utf-16"), b"1\n"), "de, line 1, is not valid UTF-8"),
         ((b"short\n" + b"y" * (1 << 18), b"1\n"), "at most 65,536 bytes; line 2"),
     ):

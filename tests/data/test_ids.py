@@ -239,10 +239,11 @@ def test_a_store_is_replaced_and_nothing_else_is(tmp_path):
     IdStore.write(folder, PAIRS[:1])
     assert len(IdStore.open(folder)) == 1
     assert rows_of(old) == PAIRS  # who reads the old one goes on reading it
-    (tmp_path / "thesis.tex").write_text("years")
-    with pytest.raises(ValueError, match=r"thesis\.tex"):
-        IdStore.write(tmp_path, PAIRS)
-    assert names(tmp_path) == ["ids", "thesis.tex"]
+    for place in (tmp_path, folder):
+        (place / "thesis.tex").write_text("years")
+        with pytest.raises(ValueError, match=r"thesis\.tex"):
+            IdStore.write(place, PAIRS)
+        assert "thesis.tex" in names(place)
     with pytest.raises(ValueError, match="width 3 for target_ids, and a row of 4 ids"):
         old.gather([0, 1], {"source_ids": 3, "target_ids": 3})
 

@@ -129,6 +129,7 @@ def finalized(counts, threshold, nwords, padding_factor):
     st.sampled_from([0, 1, 8]),
 )
 def test_dictionary_of_counts(counts, threshold, nwords, padding_factor):
+    counts = {symbol: np.int64(count) for symbol, count in counts.items()}
     dictionary = Dictionary.from_counts(counts, threshold, nwords, padding_factor)
     expected = finalized(counts, threshold, nwords, padding_factor)
     assert list(zip(dictionary.symbols, dictionary.counts, strict=True))[4:] == expected

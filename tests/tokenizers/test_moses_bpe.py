@@ -145,6 +145,8 @@ def test_training_with_moses_and_a_joined_dictionary():
     assert target.detokenize(target.tokenize(ENGLISH)) == ENGLISH
     assert "".join(target.split("man's")).replace("@@", "") == "man&apos;s"
     # As for language models: without sources.
+    with pytest.raises(ValueError, match="must hold a pair of letters that comes twi"):
+        train_tokenizers("moses_bpe", ["ab cd"], ["ef"], merges=5, moses=False)
     same = train_tokenizers("moses_bpe", (), ENGLISH, languages=("en", "en"), merges=30)
     alone = DictionaryTokenizer.train(ENGLISH, "en", 30)
     assert same[0] is same[1] and same[0].dictionary == alone.dictionary

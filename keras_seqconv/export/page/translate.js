@@ -42,7 +42,7 @@ class Vocabulary {
   // The id of an unknown uppercase letter: that of its lowercase letter, for characters.
   lowercaseId(token) {
     const lower = token.toLowerCase();
-    const isLetter = !this.words && lower.toUpperCase() === token;
+    const isLetter = !this.words && (lower.toUpperCase() === token || token === "ẞ");
     return (isLetter ? this.ids.get(lower) : undefined) ?? this.unknown;
   }
 
