@@ -132,7 +132,7 @@ def main(arguments=None):
 
     losses, tokens = 0.0, 0.0
     last = options.updates * options.micro_batches
-    for inputs, labels in train.skip(position).take(last - position):
+    for inputs, labels in train.skip(position).take(max(0, last - position)):
         found = train_step(inputs, labels)
         losses, tokens = losses + found[0], tokens + found[1]
         position += 1

@@ -100,7 +100,7 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     keras_seqconv.keep_freed_memory()  # then model.fit(...)
     ```
     """
-    check_positive_integer("arenas", arenas)
+    arenas = check_positive_integer("arenas", arenas)
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if "glibc.malloc." in tunables or any(name in os.environ for name in _VARIABLES):
         return False

@@ -17,6 +17,8 @@ import numpy as np
 
 # Seconds without a heartbeat after which a host counts as dead.
 _TIMEOUT = 30
+# Bytes of a file that are sent at a time: each device holds those of all hosts.
+_PIECE = 1 << 26
 
 
 def join(address: str | None, number: int | None, index: int | None) -> None:
@@ -99,10 +101,16 @@ def _all(data: np.ndarray) -> list[np.ndarray]:
 
 def file_of_first(path: Path | None) -> tuple[str, bytes] | None:
     """Name and bytes of a file of host 0, on each host; None where that gives None."""
-    name = gather(path and path.name)[0]
-    if name is None:
+    found = gather(path and [path.name, path.stat().st_size])[0]
+    if found is None:
         return None
-    return name, _all(np.fromfile(path or os.devnull, np.uint8))[0].tobytes()
+    name, size = found
+    with open(path or os.devnull, "rb") as stream:
+        pieces = [
+            _all(np.frombuffer(stream.read(_PIECE), np.uint8))[0].tobytes()
+            for _ in range(0, size, _PIECE)
+        ]
+    return name, b"".join(pieces)
 
 
 def together(function: Callable[[], Any]) -> Any:

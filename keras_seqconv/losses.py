@@ -61,7 +61,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         kind: "uniform" or "others".
         pad_id: label of padding.
         reduction: as in `keras.losses.Loss`; by default the mean over tokens.
-        name, dtype: as in `keras.losses.Loss`.
+        name, dtype: as in `keras.losses.Loss`; half precision means float32.
 
     A call with labels (B, T), logits (B, T, V) and token weights, broadcast to (B, T),
     returns a scalar in nats per token. `call` returns losses (B, T), 0 at padding.
@@ -86,6 +86,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         dtype=None,
     ):
         super().__init__(name, reduction, dtype)
+        # Keras casts labels to it, too.
+        self._dtype = keras.backend.result_type(self._dtype, "float32")
         self.label_smoothing = check_rate("label_smoothing", label_smoothing)
         self.kind = check_choice("kind", kind, ("uniform", "others"))
         self.pad_id = check_integer("pad_id", pad_id, -1)

@@ -6,7 +6,7 @@ Letters: B batch, T target time, V vocabulary.
 import keras
 from keras import ops
 
-from keras_seqconv.losses import token_weights
+from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.support.arguments import check_boolean, check_integer, public_names
 
 __dir__ = public_names(globals())
@@ -54,13 +54,10 @@ class TokenMetrics(keras.metrics.Metric):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Adds labels (B, T) with logits (B, T, V); `sample_weight` as in a loss."""
         labels = ops.cast(y_true, "int32")
-        logits = ops.cast(y_pred, "float32")
         weights = token_weights(labels, self.pad_id, sample_weight)
-        indices = ops.where(ops.not_equal(labels, self.pad_id), labels, 0)[..., None]
-        chosen = ops.take_along_axis(logits, indices, axis=-1)[..., 0]
-        nll = ops.logsumexp(logits, axis=-1) - chosen
-        right = ops.cast(chosen >= ops.max(logits, axis=-1), "float32")
-        nll, right = (ops.sum(weights * value) for value in (nll, right))
+        plain = LabelSmoothedCrossentropy(0.0, pad_id=self.pad_id)
+        _, *of_tokens = plain.token_losses(labels, ops.convert_to_tensor(y_pred))
+        nll, right = (ops.sum(weights * ops.cast(x, "float32")) for x in of_tokens)
         self.add(ops.stack([nll, nll, right, ops.sum(weights)]))
 
     def add(self, sums):

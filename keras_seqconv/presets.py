@@ -78,7 +78,7 @@ class CosineOptions(ScheduleOptions):
         None, "cosine: updates of the first period, from the end of the warm-up", ge=1
     )
     floor: float = option(1e-7, "cosine: lowest learning rate", ge=0)
-    period_growth: float = option(1.0, "cosine: growth of further periods", gt=0)
+    period_growth: float = option(1.0, "cosine: growth of further periods", ge=1)
     shrink: float = option(1.0, _SHRINK, gt=0)
 
 

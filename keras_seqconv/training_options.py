@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import json
 import os
 from pathlib import Path
 from typing import Literal
 
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of
-from keras_seqconv.support.arguments import near
+from keras_seqconv.support.arguments import near, plain
 from keras_seqconv.support.files import read_json
 from keras_seqconv.support.schema import REQUIRED, Options, option
 
@@ -206,8 +207,17 @@ class TrainingOptions(_RecipeOptions):
     )
     tensorboard: bool = _reports(False, "write TensorBoard events")
 
+    @classmethod
+    def from_json(cls, values: dict) -> "TrainingOptions":
+        """As `Options.from_json`, without what only version 0.1.0 has."""
+        unused = ("validate_every", "checkpoint_every")
+        return super().from_json({n: v for n, v in values.items() if n not in unused})
+
     def __post_init__(self):
         super().__post_init__()
+        # As `run.json` has it, with which a resumed run compares it.
+        as_read = json.loads(json.dumps(plain(self.architecture)))
+        object.__setattr__(self, "architecture", as_read)
         if self.preset not in PRESETS:
             raise ValueError(
                 "`preset` must be one of those that `keras-seqconv presets` lists. "

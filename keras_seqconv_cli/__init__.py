@@ -354,7 +354,12 @@ def add_options(
 
 
 _METAVARS = {bool: "{true,false}", int: "N", float: "X", str: "NAME"}
-_READERS = {bool: json.loads, int: int, float: float, str: str}
+_READERS = {
+    bool: lambda text: json.loads(text.lower()),
+    int: int,
+    float: float,
+    str: str,
+}
 
 
 def _value_of(field) -> Callable:

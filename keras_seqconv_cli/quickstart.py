@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
         "Or make a page that translates in the browser (keras-seqconv[onnx], npm):\n"
         f"  keras-seqconv export {result.folder} --format web --output page"
     )
-    print(f"test BLEU {result.scores['BLEU']['score']:.1f}")
+    if result.scores:
+        print(f"test BLEU {result.scores['BLEU']['score']:.1f}")
     return 0
 
 

@@ -1,8 +1,10 @@
 """`keras-seqconv train`: a corpus and a preset in, a trained model directory out."""
 
 import argparse
+import contextlib
 import os
 import shlex
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -63,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
             text, status = "Interrupted.", getattr(error, "code", 130)
             if isinstance(error, Exception):
                 text, status = f"error: {one_line(error)}", 2
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()  # which ends without it
             os.write(2, f"\n{text}\n".encode())
             os._exit(status)
         raise

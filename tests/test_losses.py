@@ -132,3 +132,12 @@ def test_equals_label_smoothing_of_keras():
     theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
     wanted = theirs(np.eye(9)[labels], logits, sample_weight=labels >= 0)
     np.testing.assert_allclose(ours, wanted * 10 / 9, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_none_of_labels_and_logits(dtype):
+    logits = np.zeros((1, 2, 3000), "float32")
+    logits[0, 0, 2049] = logits[0, 1, 5] = 9.01
+    labels = np.array([[2049, 5]])
+    found = LabelSmoothedCrossentropy(0.0, dtype=dtype)(labels, logits)
+    assert float(found) == float(LabelSmoothedCrossentropy(0.0)(labels, logits))

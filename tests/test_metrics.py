@@ -88,3 +88,11 @@ def test_metrics_of_any_model_and_config():
         assert type(again) is type(metric)
         assert again.get_config() == metric.get_config()
     assert "accuracy" not in TokenMetrics(has_accuracy=False).result()
+
+
+def test_what_stands_at_padding_does_not_count():
+    logits = np.zeros((1, 3, 6), "float32")
+    logits[..., 0], logits[0, 2] = -np.inf, np.nan
+    metric = Perplexity()
+    metric.update_state(np.array([[3, 4, 1]]), logits)
+    np.testing.assert_allclose(float(metric.result()), 5.0, rtol=1e-6)

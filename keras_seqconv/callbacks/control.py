@@ -9,6 +9,7 @@ import threading
 import warnings
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints, hosts
@@ -92,7 +93,9 @@ def nested(optimizer):
     """An optimizer, the one inside of it, and so on."""
     while optimizer is not None:
         yield optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", None)
+        # The `inner_optimizer` of `TokenNormalized` leaves out the scaling of losses.
+        inner = getattr(optimizer, "inner_optimizer", None)
+        optimizer = getattr(optimizer, "optimizer", inner)
 
 
 def accumulation_steps(optimizer) -> int:
@@ -104,8 +107,10 @@ def accumulation_steps(optimizer) -> int:
 
 
 def floats(logs) -> dict[str, float]:
-    """Fetches logs from the device as floats for JSON."""
-    return {name: float(logs[name]) for name in logs or ()}
+    """The logs that are numbers, fetched from the device, as floats for JSON."""
+    return {
+        name: float(value) for name in logs or () if np.ndim(value := logs[name]) == 0
+    }
 
 
 def rate_of(model) -> float:
@@ -280,14 +285,24 @@ class StopAtLearningRate(TrainingCallback):
     """
 
     minimum: float
+    state_names = ("rate",)
+    rate = None  # at the end of an epoch: a warm-up may begin at 0
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._stop()  # where training had come to its end already
 
     def on_epoch_end(self, epoch, logs=None):
-        if (rate := rate_of(self.model)) <= self.minimum:
+        self.rate = rate_of(self.model)
+        self._stop()
+
+    def _stop(self):
+        if self.rate is not None and self.rate <= self.minimum:
             self.message = (
-                f"Training ended at update {self.update}: the learning rate {rate:.3g} "
-                f"is not above {self.minimum:.3g}."
+                f"Training ended at update {self.update}: the learning rate "
+                f"{self.rate:.3g} is not above {self.minimum:.3g}."
             )
-            self.model.stop_training = True
+            self.unsynced_model.stop_training = True
 
 
 @dataclasses.dataclass(eq=False)

@@ -16,6 +16,7 @@ from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.control import (
     TrainingCallback,
     accumulation_steps,
+    floats,
     updates_of,
 )
 from keras_seqconv.callbacks.reporting import Validation, for_replicas
@@ -78,6 +79,14 @@ class Checkpoints(TrainingCallback):
         if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
+            files = checkpoints.find(self.directory)
+            if files and checkpoints.update_of(files[-1]) > self.update:
+                warnings.warn(
+                    f"{files[-1]} is of a later update than this training, which "
+                    f"begins at {self.update}: it counts as the newest. Give another "
+                    "folder, or remove the checkpoints of the training before.",
+                    stacklevel=2,
+                )
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -111,7 +120,7 @@ class Checkpoints(TrainingCallback):
             "position": self.position,
             "epoch": self.epoch,
             "epoch_end": epoch_end,
-            "metrics": {name: float(value) for name, value in logs.items()},
+            "metrics": floats(logs),
             "callbacks": callback_states,
             "recipe": self.recipe,
         }
@@ -124,7 +133,12 @@ class Checkpoints(TrainingCallback):
         newest = checkpoints.path_of(self.directory, self.update)
         checkpoints.save(newest, model, state)
         # Only now older ones may go.
-        states = dict(checkpoints.states(self.directory))
+        states = {
+            path: saved
+            for path, saved in checkpoints.states(self.directory)
+            # Later ones are of another training.
+            if checkpoints.update_of(path) <= state["update"]
+        }
         last = checkpoints.ranked(states, "last_epochs")[: self.keep_last]
         best = checkpoints.ranked(states, "best", self.monitor, self.mode)
         for path in states.keys() - {newest, *last, *best[: self.keep_best]}:
@@ -315,6 +329,7 @@ class _Training(keras.callbacks.CallbackList):
 class FetchedLogs(collections.UserDict):
     """Logs that fetch their values from the device on access."""
 
-    def __getitem__(self, name) -> float:
-        value = self.data[name] = float(np.asarray(self.data[name]))
+    def __getitem__(self, name):
+        value = np.asarray(self.data[name])
+        value = self.data[name] = value if value.ndim else float(value)
         return value

@@ -16,7 +16,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_seqconv.callbacks.control import TrainingCallback, rate_of
+from keras_seqconv.callbacks.control import TrainingCallback, floats, rate_of
 from keras_seqconv.data.batches import untuned
 from keras_seqconv.evaluation.corpus_scores import metric_of
 from keras_seqconv.evaluation.error_rates import check_references
@@ -75,7 +75,7 @@ class Validate(Validation):
             results = self.model.evaluate(
                 for_replicas(self.model, self.data), verbose=0, return_dict=True
             )
-        return {f"val_{name}": float(value) for name, value in results.items()}
+        return {f"val_{name}": value for name, value in floats(results).items()}
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,10 +123,8 @@ def for_replicas(model, data):
     up to a minute. Here each device makes the batch and takes its rows.
     """
     strategy = getattr(model, "distribute_strategy", None)
-    if strategy is None or strategy.num_replicas_in_sync == 1:
-        return data
-    replicas = strategy.num_replicas_in_sync
-    if not isinstance(data, tf.data.Dataset):
+    replicas = getattr(strategy, "num_replicas_in_sync", 1)
+    if replicas == 1 or not isinstance(data, tf.data.Dataset):
         return data
 
     def of_replica(context):
@@ -173,7 +171,7 @@ class Reports(TrainingCallback):
 
     def values(self, logs: Mapping) -> dict[str, float]:
         """The logs of the epoch so far, with learning rate and tokens per second."""
-        values = {name: float(logs[name]) for name in logs}
+        values = floats(logs)
         values.setdefault("learning_rate", rate_of(self.model))
         seconds = time.perf_counter() - self._begin - values.get("val_seconds", 0.0)
         if "tokens" in values:

@@ -94,12 +94,6 @@ class _Keras(metaclass=_Namespace):
         return False
 
     @staticmethod
-    def compiled_by_xla(x) -> bool:
-        from keras_seqconv.ops.compilation import compiled_by_xla
-
-        return compiled_by_xla()
-
-    @staticmethod
     def float32_logits(logits):
         """Logits that TensorFlow does not cast again for each use.
 

@@ -207,7 +207,9 @@ def sample_hypotheses(
             tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
         else:
             shape = ops.shape(limits)[0] * draws, length
-            tensors["uniforms"] = keras.random.uniform(shape, seed=plain(seed))
+            tensors["uniforms"] = keras.random.uniform(
+                shape, dtype="float32", seed=plain(seed)
+            )
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
 
@@ -293,12 +295,6 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     options.check_model(model)
     rows = getattr(model, "state_rows", None)  # of a `StepFunction`
     tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids, state=rows)
-    for name in ("max_length_ratio", "return_attention"):
-        if source_ids is None and getattr(options, name):
-            raise ValueError(
-                f"`{name}` needs `source_ids`. Received: source_ids=None, "
-                f"{name}={getattr(options, name)}"
-            )
     if batch_size is not None:
         if tensors:
             raise ValueError(

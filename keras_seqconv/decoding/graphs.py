@@ -23,6 +23,7 @@ from keras_seqconv.support import tf
 
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
 _CACHE = "_keras_seqconv_searches"
+_KEPT = 16  # graphs of a model, those made last
 # One thread at a time traces, so that no graph is made twice. A tracing may trace.
 _TRACING = threading.RLock()
 
@@ -63,13 +64,15 @@ def _cached(model, key, make: Callable):
     # that no new one can have the same number.
     owner = tuple(map(id, variables))
     kept = vars(model).get(_CACHE)
-    if kept is not None and kept[0] == owner and key in kept[2]:
-        return kept[2][key]
+    if kept is not None and kept[0] == owner and (made := kept[2].get(key)):
+        return made
     with _TRACING:
         kept = vars(model).get(_CACHE)
         if kept is None or kept[0] != owner:
             kept = vars(model)[_CACHE] = owner, variables, {}
         if key not in kept[2]:
+            if len(kept[2]) >= _KEPT:
+                del kept[2][next(iter(kept[2]))]
             kept[2][key] = make()
         return kept[2][key]
 

@@ -87,14 +87,10 @@ def hypotheses(model, ended: Ended, records: Records, tokens, beams) -> Hypothes
     )
 
 
-def follow(backpointers: np.ndarray, ended: Ended, strategy) -> tuple:
+def follow(backpointers: np.ndarray, ended: Ended, num_beams: int) -> tuple:
     """Tokens, and the beams that they were chosen from, (L, B, N)."""
-    beams, num_beams = ended.beams, strategy.num_beams
-    chosen_from = np.broadcast_to(beams, (len(backpointers), *beams.shape))
-    if not strategy.reorders:
-        links = np.take_along_axis(backpointers, chosen_from, axis=2)
-        return links // num_beams, chosen_from
-    tokens, chosen_from = np.empty_like(chosen_from), np.empty_like(chosen_from)
+    beams, shape = ended.beams, (len(backpointers), *ended.beams.shape)
+    tokens, chosen_from = (np.empty(shape, beams.dtype) for _ in range(2))
     for step in reversed(range(len(backpointers))):
         link = np.take_along_axis(backpointers[step], beams, axis=1)
         beams = np.where(step < ended.last, link % num_beams, beams)

@@ -185,8 +185,9 @@ def _no_records(task: SearchTask, rows: Rows, sentences: Sentences, size) -> Rec
     attention = NOTHING
     if task.constraints.options.return_attention:
         width = ops.shape(rows.state["attention"])[-1] + 1
-        attention = ops.zeros((*by_step, width))
-    return Records(ops.zeros(by_step, "int32"), ops.zeros(by_step), attention)
+        attention = ops.zeros((*by_step, width), "float32")
+    sums = ops.zeros(by_step, "float32")
+    return Records(ops.zeros(by_step, "int32"), sums, attention)
 
 
 # Backpointers

@@ -75,7 +75,7 @@ class Constraints(NamedTuple):
             column = ops.maximum(forced, 0)[:, None]
             chosen = ops.take_each(logits, column)[:, 0]
             penalty = ops.where(forced == model.unk_id, options.unk_penalty, 0.0)
-            forced_log_prob = _log_probs(chosen, normalizer, -penalty)
+            forced_log_prob = _log_probs(chosen - penalty, normalizer)
             forced_end = forced == model.end_id
             if self.first_beam is not None:
                 forced_end = forced_end & (self.first_beam | closed)
@@ -246,15 +246,17 @@ class VocabularyBlocks(NamedTuple):
         return values, ops.take_each(ops.reshape(ids, (-1, k * size)), places)
 
     def log_normalizer(self):
-        """log(sum(exp(logits))) of each row, float32 (R,).
+        """log(sum(exp(logits))) of each row, float32 (R,), in Keras.
 
         Without XLA from the largest probability, exp(largest) / sum(exp(logits)): the
         softmax is one kernel that keeps a row in cache, the sum would be three passes.
         """
+        from keras_seqconv.ops.compilation import compiled_by_xla
+
         count, size = self.values.shape[1:]
         logits = ops.reshape(self.values, (-1, count * size))
         largest = ops.max(self.maxima, axis=-1)
-        if ops.compiled_by_xla(logits):
+        if compiled_by_xla():
             sums = ops.sum(ops.exp(logits - largest[:, None]), axis=-1)
             return ops.log(sums) + largest
         # It is in the block with the largest logit.
@@ -272,7 +274,7 @@ class VocabularyBlocks(NamedTuple):
         return ops.concatenate([maxima, self.maxima[:, biased:]], axis=1)
 
 
-def _log_probs(logits, normalizer, bonus=None):
+def _log_probs(logits, normalizer):
     """Log-probabilities (R,) or (R, n); NaN becomes -inf, which is never chosen.
 
     NaN comes of logits that are NaN or infinite.
@@ -280,6 +282,4 @@ def _log_probs(logits, normalizer, bonus=None):
     if normalizer is not None:
         column = len(logits.shape) == 2
         logits = logits - (normalizer[:, None] if column else normalizer)
-    if bonus is not None:
-        logits = logits + bonus
     return ops.where(ops.isnan(logits), NEVER, logits)

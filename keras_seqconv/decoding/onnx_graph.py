@@ -46,9 +46,6 @@ class Value:
     def __sub__(self, other):
         return binary("Sub", self, other)
 
-    def __rsub__(self, other):
-        return binary("Sub", other, self)
-
     def __mul__(self, other):
         return binary("Mul", self, other)
 
@@ -118,14 +115,14 @@ class Graph:
         return Value(self, name, array.dtype.name, array.shape)
 
     def node(self, operator: str, inputs, dtype, shape, **attributes) -> Value:
-        """A node with one output. An input None is left out."""
+        """A node with one output."""
         return self.nodes(operator, inputs, [(dtype, shape)], **attributes)[0]
 
     def nodes(self, operator: str, inputs, outputs, **attributes) -> list[Value]:
         """A node with the outputs (dtype, shape)."""
         from onnx import helper
 
-        names = ["" if x is None else self.value(x).name for x in inputs]
+        names = [self.value(x).name for x in inputs]
         count = len(self._nodes)
         values = [
             Value(self, f"v{count}_{place}", *kind)

@@ -91,10 +91,6 @@ def log(x):
     return x.graph.node("Log", [x], x.dtype, x.shape)
 
 
-def softmax(x, axis=-1):
-    return x.graph.node("Softmax", [x], x.dtype, x.shape, axis=axis)
-
-
 def log_softmax(x, axis=-1):
     return x.graph.node("LogSoftmax", [x], x.dtype, x.shape, axis=axis)
 
@@ -247,7 +243,3 @@ def float32_logits(logits):
 
 def has_fast_log_softmax(x) -> bool:
     return True
-
-
-def compiled_by_xla(x) -> bool:
-    return False

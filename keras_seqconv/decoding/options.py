@@ -139,6 +139,13 @@ class SearchOptions(Options):
 
     def check_model(self, model) -> None:
         """Raises ValueError if an option does not fit the model."""
+        for name in ("max_length_ratio", "return_attention"):
+            no_source = getattr(model, "has_source", None) is False
+            if no_source and getattr(self, name):
+                raise ValueError(
+                    f"`{name}` needs `source_ids`, and so no language model. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
         size = model.target_vocabulary_size
         if any(token >= size for token in self.suppressed_ids):
             raise ValueError(

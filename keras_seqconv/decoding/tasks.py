@@ -59,6 +59,7 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Searc
         step = functools.partial(model.step, temperature=temperature)
         options = dataclasses.replace(options, temperature=1.0)
     elif "temperature" in tensors:
+        options = dataclasses.replace(options, temperature=1.0)
 
         def step(ids, state):
             logits, state = model.step(ids, state)

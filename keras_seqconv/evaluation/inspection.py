@@ -101,9 +101,8 @@ def dynamic_conv_kernels(model, inputs: dict) -> list[LayerKernels]:
         layers += encoder_kernels(model, source_ids)
         memory, _ = model.encode(source_ids)
     target_ids = ops.convert_to_tensor(inputs["target_ids"], "int32")
-    stacks.run_blocks(
-        model.decoder_blocks, model.target_embedder(target_ids), mix, attend
-    )
+    embedded = model.target_embedder(target_ids, pad_id=model.pad_id)
+    stacks.run_blocks(model.decoder_blocks, embedded, mix, attend)
     return [
         layer._replace(values=ops.convert_to_numpy(layer.values)) for layer in layers
     ]

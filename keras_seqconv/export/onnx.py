@@ -61,7 +61,7 @@ import numpy as np
 
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.evaluation import inspection
-from keras_seqconv.models.onnx_graphs import converted, write_graphs
+from keras_seqconv.models.onnx_graphs import SPECIAL, converted, write_graphs
 from keras_seqconv.runtime.graph_files import quantize_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from keras_seqconv.support import require, require_tensorflow, tf
@@ -69,7 +69,6 @@ from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import atomic_directory, write_file, write_json
 from keras_seqconv.tokenizers import VOCABULARIES
 
-_SPECIAL = ("pad", "start", "end", "unk")
 # What npm fetches for a page: folder in the page, package, files of the package.
 _FETCHED = (
     ("ort", "onnxruntime-web@1.30.0", (
@@ -158,9 +157,13 @@ def _options(translator, quantize, search: dict) -> BeamOptions:
     check_choice("quantize", quantize, (None, "int8"))
     require_tensorflow()
     model = getattr(translator, "model", None)
-    if not getattr(translator, "source_tokenizer", None) or hasattr(model, "models"):
+    if (
+        not getattr(translator, "source_tokenizer", None)
+        or not translator.is_of_keras
+        or hasattr(model, "models")
+    ):
         raise ValueError(
-            "`translator` must be a Translator of one model, with tokenizers. "
+            "`translator` must be a Translator of one model of Keras, with tokenizers. "
             f"Received: {type(translator).__name__} of {type(model).__name__}"
         )
     require("tf2onnx", "onnx")
@@ -187,7 +190,7 @@ def _write_search(translator, options, folder: Path, quantize, **more) -> None:
         tokenizer.save(folder / folders[side])
     settings = {
         "search": dataclasses.asdict(options),
-        "special_ids": {n: getattr(model, f"{n}_id") for n in _SPECIAL},
+        "special_ids": {n: getattr(model, f"{n}_id") for n in SPECIAL},
         "max_source_length": translator.max_source_length,
         "languages": [translator.source_language, translator.target_language],
         "tokenizers": folders,
@@ -222,8 +225,10 @@ def _fetch(folder: Path) -> None:
             "Node.js."
         )
     packages = [package for _, package, _ in _FETCHED]
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages]
+    flags = ["--no-audit", "--no-fund", "--ignore-scripts"]
     with tempfile.TemporaryDirectory() as install:
+        # Without a prefix, npm installs into a project of a folder above.
+        command = [npm, "install", "--prefix", install, *flags, *packages]
         done = subprocess.run(command, cwd=install, capture_output=True, text=True)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -78,8 +78,9 @@ class Servable:
         prompt = min(longest, self.max_target_length - 1)
         limit = getattr(translator, "max_source_length", prompt)
         self.max_source_length = min(max_source_length, limit or max_source_length)
-        self.model = _folded(translator.model)
-        models = getattr(self.model, "models", [self.model])
+        models = getattr(translator.model, "models", [translator.model])
+        models = [folded(model) for model in models]
+        self.model = decoding.Ensemble(models) if len(models) > 1 else models[0]
         weights = {id(weight): weight for member in models for weight in member.weights}
         stacks = list(_stacks_of(weights.values()))
         self.variables = [
@@ -111,8 +112,6 @@ class Servable:
         limit = self.model.max_target_length
         longest = self.options.length_limits(lengths, width, limit)[1] + 1
         empty = tf.fill(tf.stack([rows, count, longest]), pad_id)
-        if isinstance(longest, int):
-            empty = tf.ensure_shape(empty, (None, count, longest))
         initial = (empty, tf.fill(tf.stack([rows, count]), NOT_FOUND))
         name = "source_ids" if self.translates else "prefix_ids"
 
@@ -127,6 +126,8 @@ class Servable:
 
         def run(ids):
             hypotheses, scores = search(ids)
+            # More is padding: limits are those of the sources without it.
+            hypotheses = hypotheses[:, :, :longest]
             missing = [[0, 0], [0, 0], [0, longest - tf.shape(hypotheses)[2]]]
             return tf.pad(hypotheses, missing, constant_values=pad_id), scores
 
@@ -324,13 +325,6 @@ def compiled(function: Callable, widest: int, pad_id: int) -> Callable:
 
 
 # --- Weights ---
-
-
-def _folded(model):
-    """`folded` of a model or of each of an ensemble."""
-    if isinstance(model, decoding.Ensemble):
-        return decoding.Ensemble([folded(member) for member in model.models])
-    return folded(model)
 
 
 def _stacks_of(weights) -> Iterable[list]:

@@ -72,6 +72,13 @@ def saved_model(
             "`translator` must be a Translator or LanguageGenerator "
             f"(keras_seqconv.load). Received: {type(translator).__name__}"
         )
+    if not translator.is_of_keras:
+        raise ValueError(
+            "`translator` must be of Keras: load it with the `runtime` keras. "
+            f"Received: a {type(translator.model).__name__}"
+        )
+    if warmup_texts is not None and not warmup_texts:
+        raise ValueError("`warmup_texts` must hold a text, or be None. Received: none")
     parent = Path(os.path.realpath(directory))
     if version is None:  # one more than the largest
         names = [entry.name for entry in parent.glob("*")]

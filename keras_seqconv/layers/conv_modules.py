@@ -16,9 +16,10 @@ from keras_seqconv.layers.sequences import (
     LayerOptions,
     SequenceLayer,
     by_rows,
+    copied,
     zero_masked,
 )
-from keras_seqconv.ops.fused import wide
+from keras_seqconv.ops.fused import gated
 from keras_seqconv.support.arguments import check_choice, plain
 
 
@@ -40,7 +41,7 @@ class GLU(SequenceLayer):
         self.compute_output_shape(inputs_shape)
 
     def call(self, inputs, mask=None):
-        return _gated(zero_masked(inputs, mask), "glu")
+        return gated(zero_masked(inputs, mask), "glu")
 
     def compute_output_shape(self, inputs_shape):
         channels = inputs_shape[-1]
@@ -52,19 +53,9 @@ class GLU(SequenceLayer):
         return (*inputs_shape[:-1], channels // 2)
 
 
-def _gated(inputs, gate):
-    """The values of a projection: as they are ("none"), "glu" or "gau"."""
-    if gate == "none":
-        return inputs
-    # Processors compute the functions of bfloat16 one number at a time.
-    values, gates = ops.split(wide(inputs), 2, axis=-1)
-    if gate == "gau":
-        values = ops.tanh(values)
-    return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
-
-
 def _kernels(module, inputs, mask=None):
     """The kernels (B, T, H, K) of a dynamic convolution, see its `kernels`."""
+    module._require_built()
     inputs = ops.cast(inputs, module.compute_dtype)
     return module.convolution.kernels(**module._projected(inputs), mask=mask)
 
@@ -136,8 +127,7 @@ class _ConvolutionModule(SequenceLayer):
         width, gate = inputs_shape[-1], gate or self._gate
         initializer = "glorot_uniform"
         if self.kernel_initializer is not None:
-            # A copy: the same object gives the same numbers in each call.
-            initializer = self.kernel_initializer.clone()
+            initializer = copied(self.kernel_initializer)
         elif gate == "gau":  # two linear maps of their own in the original
             limit = (6 / (width + units)) ** 0.5
             initializer = keras.initializers.RandomUniform(-limit, limit)
@@ -149,7 +139,7 @@ class _ConvolutionModule(SequenceLayer):
         return {"inputs": self._gated(self.input_projection, inputs)}
 
     def _gated(self, projection, inputs):
-        return by_rows(lambda rows: _gated(projection(rows), self._gate), inputs)
+        return by_rows(lambda rows: gated(projection(rows), self._gate), inputs)
 
     def call(self, inputs, mask=None, training=None):
         inputs = zero_masked(inputs, mask)

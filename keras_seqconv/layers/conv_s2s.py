@@ -25,7 +25,7 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormConv1D,
     WeightNormDense,
 )
-from keras_seqconv.ops.fused import wide
+from keras_seqconv.ops.fused import gated, wide
 from keras_seqconv.support.arguments import check_number, check_sequence
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -226,7 +226,7 @@ class ConvS2SBlock(_WeightNormalized):
         return self._gate_and_add(convolved, inputs), state
 
     def _gate_and_add(self, convolved, skip):
-        outputs = ops.glu(convolved, axis=-1)
+        outputs = gated(convolved, "glu")
         return self.scaled_residual(outputs, skip) if self.residual else outputs
 
     def compute_output_shape(self, input_shape) -> tuple:
@@ -335,7 +335,8 @@ class ConvS2SAttention(_WeightNormalized):
         if keys_mask is None:
             count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
         else:
-            count = ops.sum(ops.cast(keys_mask, self.wide_dtype), axis=1)
+            count = ops.broadcast_to(keys_mask, ops.shape(keys)[:2])
+            count = ops.sum(ops.cast(count, self.wide_dtype), axis=1)
             count = ops.expand_dims(count, (1, 2))
         context = context * ops.cast(ops.sqrt(count), self.compute_dtype)
         context = unfold_beams(context, inputs)
@@ -343,6 +344,7 @@ class ConvS2SAttention(_WeightNormalized):
 
     def attention_weights(self, inputs, target_embeddings, keys, keys_mask=None):
         """Returns weights (B * G, T, S) in float32; arguments as in `attend`."""
+        self._require_built()
         inputs = ops.cast(inputs, self.compute_dtype)
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)

@@ -263,6 +263,7 @@ class DynamicConv(_HeadConvolution):
 
         In float32 (or float64); `inputs`, `query` and `mask` as in a call.
         """
+        self._require_built()
         query = ops.cast(inputs if query is None else query, self.compute_dtype)
         return self._kernel(zero_masked(query, mask))
 

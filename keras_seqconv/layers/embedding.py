@@ -219,6 +219,7 @@ class PositionEncoding(SequenceLayer):
         if mask is None:
             return inputs + encodings
         mask = checked_mask("mask", mask, inputs.shape[:2])
+        mask = ops.broadcast_to(mask, ops.shape(inputs)[:2])
         # Counted in float32, exact below 2^24: TensorFlow has no int32 cumsum on GPUs.
         real = ops.cast(mask, "float32")
         tokens_before = ops.cast(ops.cumsum(real, axis=1) - real, "int32")

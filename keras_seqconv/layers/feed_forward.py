@@ -13,6 +13,7 @@ from keras_seqconv.layers.sequences import (
     LayerOptions,
     SequenceLayer,
     by_rows,
+    copied,
     zero_masked,
 )
 from keras_seqconv.layers.short_conv import make_canon
@@ -72,8 +73,7 @@ class FeedForward(SequenceLayer):
 
     def build(self, inputs_shape):
         width = self._accept(inputs_shape, ndim=None)
-        # Copies: one initializer object gives the same numbers again and again.
-        first, second = (self.kernel_initializer.clone() for _ in range(2))
+        first, second = (copied(self.kernel_initializer) for _ in range(2))
         self.intermediate_dense = self._dense(
             "intermediate_dense",
             inputs_shape,

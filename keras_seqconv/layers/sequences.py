@@ -243,7 +243,9 @@ class SequenceLayer(keras.layers.Layer):
 
     def _seed_dropout(self, rate, seed):
         if rate > 0:
-            self.seed_generator = keras.random.SeedGenerator(plain(seed))
+            seed = plain(seed)
+            seed = seed % 2**32 if isinstance(seed, int) else seed  # as JAX has it
+            self.seed_generator = keras.random.SeedGenerator(seed)
 
     def _dropped(self, inputs, rate, training):
         if not training or rate == 0:
@@ -393,6 +395,12 @@ def _settings(config):
     quantizers = config.weight_quantizer, config.activation_quantizer
     sizes = getattr(config, "block_size", None)
     return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
+
+
+def copied(initializer):
+    """A copy, as one object of Keras gives the same numbers in each call."""
+    is_object = isinstance(initializer, keras.initializers.Initializer)
+    return initializer.clone() if is_object else initializer
 
 
 def zero_masked(inputs, mask, name="mask"):

@@ -216,6 +216,8 @@ class GatedShortConv(ShortConv):
         mask = inputs_mask if mask is None else mask
         gate, inputs = self._gated(zero_masked(inputs, mask))
         outputs = super().call(inputs, mask=mask, segment_ids=segment_ids)
+        if self.padding == "valid":
+            gate = gate[:, self.history :]
         return by_rows(self.output_projection, gate * outputs)
 
     def step(self, inputs, state: dict) -> tuple:

@@ -11,7 +11,7 @@ from keras_seqconv.models.sequence_model import SequenceModel as SequenceModel
 from keras_seqconv.models.stacks import MIXERS as MIXERS
 from keras_seqconv.models.stacks import SIDES, of_side
 from keras_seqconv.presets import PRESETS
-from keras_seqconv.support.arguments import near, public_names
+from keras_seqconv.support.arguments import near, plain, public_names
 
 __dir__ = public_names(globals())
 
@@ -101,6 +101,7 @@ def from_preset(
 
 def _fitted(value, overrides):
     """An option of the preset, its lists brought to other numbers of layers."""
+    overrides = plain(overrides)
 
     def resized(value, number):
         if not isinstance(value, list) or not isinstance(number, int):

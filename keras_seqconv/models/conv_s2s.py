@@ -186,7 +186,7 @@ class ConvS2S(WeightNormalizedModel):
 
     def decode(self, target_ids, keys, values, mask):
         """Returns logits (B, T, V) of target ids (B, T) and the results of `encode`."""
-        embedded = self.target_embedder(target_ids)
+        embedded = self.target_embedder(target_ids, pad_id=self.pad_id)
         x = gated_stack.run_gated_blocks(
             self.decoder_blocks,
             self.decoder_input(embedded),

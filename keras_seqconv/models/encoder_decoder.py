@@ -185,7 +185,7 @@ class EncoderDecoder(SequenceModel):
         # Padding stands to the right, where no causal mixer looks: no mask is needed.
         x = stacks.run_blocks(
             self.decoder_blocks,
-            self.target_embedder(target_ids),
+            self.target_embedder(target_ids, pad_id=self.pad_id),
             lambda mixer, x: mixer(x),
             lambda attention, x: attention(x, value=memory, value_mask=memory_mask),
         )

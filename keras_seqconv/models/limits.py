@@ -16,18 +16,20 @@ _LOCK = threading.RLock()
 def at_most(elements: int, weights: int) -> Iterator[None]:
     """While active, models that are far larger raise ValueError.
 
-    The error comes before the memory is allocated. One thread at a time: Keras has no
-    such bound, and a method of it is replaced.
+    The error comes before the memory is allocated. One thread at a time, and only its
+    own models: Keras has no such bound, and a method of it is replaced.
 
     Args:
         elements: approximate number of elements of all weights.
         weights: approximate number of weights.
     """
     left = [elements + _SPARE_ELEMENTS, weights + _SPARE_WEIGHTS]
+    owner = threading.get_ident()
 
     def add_weight(layer, shape=None, *arguments, **options):
-        left[0] -= math.prod(shape or ())
-        left[1] -= 1
+        if threading.get_ident() == owner:
+            left[0] -= math.prod(shape or ())
+            left[1] -= 1
         if min(left) < 0:
             raise ValueError("it describes far more than the weights stored, or memory")
         return original(layer, shape, *arguments, **options)

@@ -12,7 +12,7 @@ from keras_seqconv.models.onnx_rewriting import tidied
 from keras_seqconv.runtime.graph_files import OPSET, write_graph_files
 from keras_seqconv.support import require, require_tensorflow, tf
 
-_SPECIAL = ("pad", "start", "end", "unk")
+SPECIAL = ("pad", "start", "end", "unk")
 
 
 def write_graphs(
@@ -41,30 +41,19 @@ def write_graphs(
             f"that was quantized. Received: a quantized {type(model).__name__}"
         )
     model, folder = folded(model.in_float32()), Path(folder)
-    start, step, parts = _traced(model)
-    notes = _notes(model, parts)
-    notes |= {"quantization": None, "weights_digest": weights_digest}
+    start, step = _traced(model)
+    notes = _notes(model) | {"quantization": None, "weights_digest": weights_digest}
     write_graph_files(folder, start, step, notes)
 
 
-def _notes(model, parts: dict) -> dict:
-    def described(part):
-        return {
-            name: {"dtype": leaf.dtype.name, "shape": list(leaf.shape)}
-            for name, leaf in named({part: parts[part]}).items()
-        }
-
-    source = model.source_embedder if model.has_source else None
+def _notes(model) -> dict:
     return {
-        "model": type(model).__name__,
         "has_source": model.has_source,
-        "special_ids": {name: getattr(model, f"{name}_id") for name in _SPECIAL},
+        "special_ids": {name: getattr(model, f"{name}_id") for name in SPECIAL},
         "target_vocabulary_size": model.target_vocabulary_size,
-        "source_vocabulary_size": source and source.tokens.vocabulary_size,
-        "max_source_length": source and source.max_length,
+        "source_vocabulary_size": model.source_vocabulary_size,
+        "max_source_length": model.max_source_length,
         "max_target_length": model.max_target_length,
-        "shared": described("shared"),
-        "beams": described("beams"),
     }
 
 
@@ -81,7 +70,7 @@ def named(parts: dict) -> dict:
 
 
 def _traced(model) -> tuple:
-    """Both graphs, and the nested parts of the state as tensors before a step."""
+    """Both graphs."""
     parts = {}
 
     def start(source):
@@ -98,9 +87,9 @@ def _traced(model) -> tuple:
             state["beams"] = state["beams"] | {"attention": None}
         logits, state = model.step(ids, {"common": model._kernels(), **state})
         beams = dict(state["beams"])
-        outputs = {"logits": logits, **named({"next_beams": beams})}
+        outputs = {"logits": logits}
         if model.has_source:
-            outputs = {"logits": logits, "attention": beams.pop("attention")}
+            outputs["attention"] = beams.pop("attention")
         return outputs | named({"next_beams": beams})
 
     if model.has_source:
@@ -113,7 +102,7 @@ def _traced(model) -> tuple:
         shape = [None, *leaf.shape[1:]] if len(leaf.shape) else []
         state[name] = tf.TensorSpec(shape, leaf.dtype, name)
     ids = tf.TensorSpec([None, 1], "int32", "ids")
-    return before, converted(step, [ids, state], model.variables), parts
+    return before, converted(step, [ids, state], model.variables)
 
 
 def converted(function, signature: list, variables: list):

@@ -91,7 +91,7 @@ class SequenceModel(TokenTrainedModel):
     def decode(self, target_ids):
         """Returns the outputs of the model for target ids (B, T)."""
         x, _ = self._advance(
-            self.target_embedder(target_ids),
+            self.target_embedder(target_ids, pad_id=self.pad_id),
             lambda mixer, x: mixer(x),
             {},
             look=False,
@@ -204,7 +204,7 @@ class SequenceModel(TokenTrainedModel):
         """
         ids = inputs["target_ids"]
         state = self.get_initial_state(
-            inputs["source_ids"], 1, ops.shape(ids)[1], return_attention=True
+            inputs.get("source_ids"), 1, ops.shape(ids)[1], return_attention=True
         )
         with self._kernels_of(state):
             return self._step(ids, state)[2]

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import keras
+from keras import ops
 
 from keras_seqconv.layers import (
     AdaptiveInput,
@@ -30,7 +31,12 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import argument_names, by_rows, checked
+from keras_seqconv.layers.sequences import (
+    argument_names,
+    by_rows,
+    checked,
+    zero_masked,
+)
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_choice,
@@ -95,7 +101,9 @@ FOR_MIXERS = (
 
 def make_seeds(seed: int | None) -> Iterator:
     """A different seed for every layer of a model, or None for all."""
-    return itertools.repeat(None) if seed is None else itertools.count(plain(seed))
+    if seed is None:
+        return itertools.repeat(None)
+    return (number % 2**32 for number in itertools.count(plain(seed)))  # as JAX has it
 
 
 # --- Options ---
@@ -306,11 +314,20 @@ class Embedder:
     dropout: keras.layers.Dropout
     scale: float = 1.0
 
-    def __call__(self, ids, mask=None):
-        """ids (B, T) -> (B, T, C); positions count the real tokens of the mask."""
+    def __call__(self, ids, mask=None, pad_id: int | None = None):
+        """ids (B, T) -> (B, T, C); positions count the real tokens of the mask.
+
+        Without a mask `pad_id` is the padding on the right, which may be beyond the
+        positions that are learned.
+        """
         x = self._embed(ids)
         if self.position is not None:
             x = self.position(x, mask=mask)
+        if pad_id is not None and self.max_length is not None:
+            # NaN there would get into the gradients of weights.
+            numbers = ops.cumsum(ops.ones_like(ids, "float32"), axis=1)
+            is_token = ops.logical_or(ids != pad_id, numbers <= self.max_length)
+            x = zero_masked(x, is_token)
         return self.dropout(x)
 
     def step(self, ids, state: dict) -> tuple:
@@ -326,7 +343,8 @@ class Embedder:
     @property
     def max_length(self) -> int | None:
         """Most positions that can be embedded, None without a limit."""
-        return None if self.position is None else self.position.max_length
+        learned = self.position is not None and self.position.kind == "learned"
+        return self.position.max_length if learned else None
 
 
 def make_tokens(vocabulary_size: int, options: dict, name: str) -> TokenEmbedding:
@@ -352,7 +370,7 @@ def make_embedder(tokens, options: dict, seeds: Iterator) -> Embedder:
     if not isinstance(kind, dict):
         check_choice("positions", kind, ("sinusoidal", "learned", None))
         kind = {"kind": kind, **({"max_length": 1024} if kind == "learned" else {})}
-    if kind["kind"] is not None:
+    if kind.get("kind", "sinusoidal") is not None:
         position = PositionEncoding(**kind, dtype=dtype)
     dropout = keras.layers.Dropout(options["dropout"], seed=next(seeds), dtype=dtype)
     return Embedder(tokens, projection, position, dropout, scale=width**0.5)

@@ -47,11 +47,6 @@ def checked_loss(loss, model):
         plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
         return plain if model.has_logits else None
     loss = keras.losses.get(loss)
-    if not callable(loss):
-        raise ValueError(
-            "`loss` must be None, a Keras loss or a function of labels and outputs. "
-            f"Received: loss={loss!r}"
-        )
     check_ids("loss", loss, model)
     if isinstance(loss, LabelSmoothedCrossentropy) and not model.has_logits:
         raise ValueError(

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.ops.compilation import compiled_by_xla, run_formula, with_gradient
-from keras_seqconv.ops.convolution import last_outputs, light_conv
+from keras_seqconv.ops.convolution import applied, check_light, last_outputs, light_conv
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_boolean,
@@ -82,7 +82,7 @@ def causal_conv1d(
     """
     operation = _CausalConv1D(activation, return_final_state, dilation)
     further = bias, residual, initial_state, segment_ids, mask
-    return operation(inputs, kernel, *map(as_tensor, further))
+    return applied(operation, inputs, kernel, *map(as_tensor, further))
 
 
 def causal_conv1d_update(
@@ -109,7 +109,7 @@ def causal_conv1d_update(
     """
     operation = _CausalConv1D(activation, True, dilation)
     further = bias, None, state, None, None, lengths
-    return operation(inputs, kernel, *map(as_tensor, further))
+    return applied(operation, inputs, kernel, *map(as_tensor, further))
 
 
 def as_tensor(value):
@@ -134,8 +134,7 @@ class _CausalConv1D(keras.Operation):
 
     def _history(self, inputs, kernel, *further) -> int:
         """(K - 1) D, if the shapes of all tensors agree."""
-        check_shape("inputs", inputs, (None, None, None))
-        check_shape("kernel", kernel, (None, None))
+        check_light(inputs, kernel)
         batch, length, channels = inputs.shape
         history = (kernel.shape[-1] - 1) * self.dilation
         shapes = {
@@ -180,6 +179,7 @@ class _CausalConv1D(keras.Operation):
             inputs = ops.where(ops.expand_dims(mask, -1), inputs, 0.0)
         window = inputs  # if need be, behind the initial state
         if initial_state is not None:
+            initial_state = ops.cast(initial_state, inputs.dtype)
             window = ops.concatenate([initial_state, inputs], axis=1)
         elif segment_ids is not None or (
             self.return_final_state

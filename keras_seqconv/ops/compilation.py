@@ -30,7 +30,12 @@ from keras import ops
 from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_boolean
 
-_may_compile = True
+# What each open `jit_scope` says, also those of other threads: the last one counts.
+_scopes: list[list[bool]] = []
+
+
+def _may_compile() -> bool:
+    return _scopes[-1][0] if _scopes else True
 
 
 @contextlib.contextmanager
@@ -54,12 +59,12 @@ def jit_scope(jit_compile: bool) -> Iterator[None]:
     Raises:
         ValueError: `jit_compile` is no boolean.
     """
-    global _may_compile
-    before, _may_compile = _may_compile, check_boolean("jit_compile", jit_compile)
+    scope = [check_boolean("jit_compile", jit_compile)]
+    _scopes.append(scope)
     try:
         yield
     finally:
-        _may_compile = before
+        _scopes[:] = [other for other in _scopes if other is not scope]
 
 
 def run_formula(
@@ -88,13 +93,13 @@ def run_formula(
         What the formula returns; tensors (B, T, ...) are cut back to T.
     """
     if keras.backend.backend() == "jax":
-        if _may_compile:
+        if _may_compile():
             return _jitted(fused, static)(*tensors)
         return plain(*tensors, *static)
     inside_xla = inside_xla or compiled_by_xla()
     if in_export():
         return (fused if inside_xla else plain)(*tensors, *static)
-    if not inside_xla and (prefer_plain or not _may_compile):
+    if not inside_xla and (prefer_plain or not _may_compile()):
         if in_graph():
             return plain(*tensors, *static)
         # One call of a graph instead of many small ones.
@@ -216,7 +221,7 @@ def padded_rows(tensor):
 
     Gradients of the padding, and of the cut back to N, need no code.
     """
-    if compiled_by_xla() or in_export() or not _may_compile:
+    if compiled_by_xla() or in_export() or not _may_compile():
         return tensor
     _, extra = _size_and_extra(tensor, axis=0)
     is_empty = isinstance(extra, int) and extra == 0

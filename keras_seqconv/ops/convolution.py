@@ -53,7 +53,7 @@ def light_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
     averaged = keras_seqconv.ops.light_conv(inputs, keras.ops.full((8, 3), 1 / 3))
     ```
     """
-    return _call(_LightConvOperation, inputs, kernel, padding, dilation)
+    return applied(_LightConvOperation(padding, dilation), inputs, kernel)
 
 
 def dynamic_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
@@ -69,7 +69,7 @@ def dynamic_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
         kernel: tensor (B, T, H, K).
         padding, dilation: as in `light_conv`.
     """
-    return _call(_DynamicConvOperation, inputs, kernel, padding, dilation)
+    return applied(_DynamicConvOperation(padding, dilation), inputs, kernel)
 
 
 # Up to here H times the work in one matrix product costs less, for a step of one
@@ -105,11 +105,13 @@ def last_outputs(window, kernel, dilation: int = 1):
     return ops.reshape(outputs, (-1, 1, channels))
 
 
-def _call(operation_class, inputs, kernel, *options):
-    operation = operation_class(*options)
-    if isinstance(inputs, keras.KerasTensor) or isinstance(kernel, keras.KerasTensor):
-        return operation(inputs, kernel)
-    return operation.call(inputs, kernel)
+def applied(operation: keras.Operation, *tensors):
+    """A node of a functional model for symbolic tensors, otherwise the results.
+
+    `Operation.__call__` would put words of its own around errors.
+    """
+    symbolic = any(isinstance(tensor, keras.KerasTensor) for tensor in tensors)
+    return operation(*tensors) if symbolic else operation.call(*tensors)
 
 
 class _DepthwiseOperation(keras.Operation):
@@ -165,6 +167,11 @@ def _phases(tensor, dilation):
 
 def _dtype(tensor) -> str:
     return keras.backend.standardize_dtype(tensor.dtype)
+
+
+def check_light(inputs, kernel) -> None:
+    """ValueError for arguments that `light_conv` does not take."""
+    _check(_LIGHT, inputs, kernel)
 
 
 def _check(kind, inputs, kernel):

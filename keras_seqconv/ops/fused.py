@@ -38,6 +38,17 @@ def wide(values):
 # step of a search they cost as much as its products.
 
 
+def gated(inputs, gate: str):
+    """The values of a projection: as they are ("none"), "glu" or "gau"."""
+    if gate == "none":
+        return inputs
+    # Processors compute the functions of bfloat16 one number at a time.
+    values, gates = ops.split(wide(inputs), 2, axis=-1)
+    if gate == "gau":
+        values = ops.tanh(values)
+    return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
+
+
 def take(x, indices, axis: int = 0):
     """`keras.ops.take`."""
     if keras.backend.backend() != "tensorflow":

@@ -21,7 +21,7 @@ from keras_seqconv.decoding.ensemble import Ensemble
 from keras_seqconv.decoding.hypotheses import Hypotheses, Records, follow, hypotheses
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.onnx_graph import Graph, Value
-from keras_seqconv.decoding.options import BeamOptions, SampleOptions
+from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SampleOptions
 from keras_seqconv.decoding.step import (
     SHRINK_AT,
     Rows,
@@ -44,11 +44,6 @@ _ATTRIBUTES = (
     "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size",
     "max_target_length", "has_source", "source_vocabulary_size", "max_source_length",
 )  # fmt: skip
-# What a graph does not know: limits are tensors, scores are divided outside of it.
-_OF_RESULTS = {
-    "length_penalty": 1.0, "length_penalty_kind": "power", "normalize": True,
-    "num_hypotheses": None,
-}  # fmt: skip
 
 
 class OnnxModel:
@@ -102,7 +97,15 @@ class OnnxModel:
         options = SampleOptions.of_call(options, names)
         return self._searched(options, source_ids, prefix_ids, seed)
 
-    def score(self, source_ids, target_ids: np.ndarray, length_penalty=1.0, **options):
+    def score(
+        self,
+        source_ids,
+        target_ids: np.ndarray,
+        length_penalty: float = 1.0,
+        *,
+        length_penalty_kind: str = "power",
+        normalize: bool = True,
+    ) -> Hypotheses:
         """See `keras_seqconv.decoding.score`: a search that is forced to the targets.
 
         Targets are (B, T) and hold an end token.
@@ -113,7 +116,8 @@ class OnnxModel:
             num_beams=1,
             max_length=target_ids.shape[1],
             length_penalty=length_penalty,
-            **options,
+            length_penalty_kind=length_penalty_kind,
+            normalize=normalize,
         )
 
     def stream_ids(
@@ -171,7 +175,7 @@ class OnnxModel:
                     kept.append(_of_all(made[name], left, count))
         of_all = Records(*(np.stack(kept) if kept else () for kept in records.values()))
         best = best_ended(task, sentences)
-        tokens, beams = follow(of_all.backpointers, best, task.strategy)
+        tokens, beams = follow(of_all.backpointers, best, task.strategy.num_beams)
         with np.errstate(invalid="ignore"):  # between hypotheses that do not exist
             results = hypotheses(task.constraints.model, best, of_all, tokens, beams)
         return results._replace(
@@ -209,10 +213,12 @@ class OnnxModel:
 
     def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
-        names = [field.name for field in dataclasses.fields(options)]
+        # A graph does not know limits, which are tensors, nor what divides scores.
         neutral = {"max_length": 10**6, "max_length_ratio": 0.0}
         if getattr(options, "stopping", "first") == "first":
-            neutral |= {name: x for name, x in _OF_RESULTS.items() if name in names}
+            defaults = {x.name: x.default for x in dataclasses.fields(options)}
+            names = defaults.keys() & {*OF_SCORES, "num_hypotheses"}
+            neutral |= {name: defaults[name] for name in names}
         options = dataclasses.replace(options, **neutral)
         kinds = [(name, x.dtype, x.ndim) for name, x in _named(rows, sentences).items()]
         key = (options, *kinds)

@@ -14,6 +14,7 @@ from keras_seqconv.callbacks.control import is_better
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.evaluation import plots
 from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
 from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import Run, read_run
@@ -218,7 +219,9 @@ def average_run(
     if files is not None:
         description = _mean(model, [Path(file) for file in files], "given")
     else:
-        kind, count = kind or recipe.average_kind, count or recipe.average
+        kind = recipe.average_kind if kind is None else kind
+        count = recipe.average if count is None else count
+        check_positive_integer("count", count)
         description = _average(run, model, kind, count, up_to)
     translator = translator_of(run, recipe, model, tokenizers, description)
     written = save_with_graphs(translator, output, overwrite)

@@ -94,6 +94,12 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         window = min(blocks.context_window, blocks.tokens_per_sample // 2)
         window = window if blocks.break_mode == "none" else 0
         rest["blocks"] = replace(blocks, context_window=window)
+    elif blocks is not None and blocks.context_window >= blocks.tokens_per_sample:
+        raise ValueError(
+            "`context_window` must be smaller than `tokens_per_sample`. Received: "
+            f"context_window={blocks.context_window}, "
+            f"tokens_per_sample={blocks.tokens_per_sample}"
+        )
     if not any(getattr(recipe, name) for name in _ENDS):
         raise ValueError(
             f"One of {', '.join(f'`{name}`' for name in _ENDS)} must be given: the "
@@ -162,9 +168,10 @@ def make_model(
         random.setstate(state)
 
 
-def check_architecture(options: TrainingOptions, precision: str) -> None:
-    """Makes a model, if only for its errors to come before the text is read."""
-    if not options.architecture:
+def check_architecture(options: TrainingOptions, recipe: Recipe) -> None:
+    """Makes model and loss, if only for their errors to come before text is read."""
+    names = {"architecture", "dropout", "attention_dropout", "weight_dropout"}
+    if not names.union({"label_smoothing"}) & {*options.changes()}:
         return
     preset = PRESETS[options.preset]
     sizes = preset.task.vocabulary_sizes
@@ -172,11 +179,12 @@ def check_architecture(options: TrainingOptions, precision: str) -> None:
     tokenizer = types.SimpleNamespace(vocabulary_size=size)
     source = None if preset.is_language_model else tokenizer
     try:
-        make_model(options, precision, source, tokenizer)
+        model = make_model(options, recipe.precision, source, tokenizer)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"`architecture` must hold arguments that {preset.model} takes. {error}"
         ) from error
+    make_loss(recipe, model)
 
 
 def warm_start(model, folder: str, tokenizers) -> str:
@@ -191,15 +199,11 @@ def warm_start(model, folder: str, tokenizers) -> str:
         ValueError: the tokenizers differ, or no weight has its like.
     """
     source = load(folder)
-    fingerprints = [
-        [
-            tokenizer_fingerprint(tokenizer)
-            for tokenizer in side
-            if tokenizer is not None
-        ]
+    ours, theirs = (
+        [*map(tokenizer_fingerprint, filter(None, side))]
         for side in (tokenizers, source.tokenizers.values())
-    ]
-    if fingerprints[0] != fingerprints[1]:
+    )
+    if ours != theirs:
         raise ValueError(
             "`initialize_from` must have the tokenizers of the run, or its ids mean "
             "other words: leave out `tokenizer`, or train another model. "
@@ -209,7 +213,8 @@ def warm_start(model, folder: str, tokenizers) -> str:
     weights = list(_weights_by_name(model))
     for key, variable in weights:
         weight = source_weights.get(key)
-        if weight is not None and weight.shape == variable.shape:
+        of_both = [weight, variable]
+        if weight is not None and len({(x.shape, x.dtype) for x in of_both}) == 1:
             variable.assign(weight)
         else:
             fresh.append(key[0])
@@ -226,7 +231,7 @@ def warm_start(model, folder: str, tokenizers) -> str:
 def _weights_by_name(model) -> Iterator[tuple]:
     """((name without Keras' counters, which of that name), variable)."""
     seen = collections.Counter()
-    for variable in model.trainable_variables:
+    for variable in model.weights:  # frozen ones, too
         name = re.sub(r"_\d+(?=/)", "", variable.path)
         yield (name, seen[name]), variable
         seen[name] += 1

@@ -155,11 +155,20 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     before, was = {}, options
     if run.settings.exists():
         before, was = _read_settings(run.settings)
-    different = [
-        f"{name} was {value!r} and is {getattr(options, name)!r}"
+    free = {*_AFFECTS}
+    if recipe.early_stopping is not None or recipe.schedule.name == "plateau":
+        free.remove("monitor")
+    changes = {
+        name: (value, getattr(options, name))
         for name, value in vars(was).items()
-        if name not in _AFFECTS and value != getattr(options, name)
-    ]
+        if name not in free and value != getattr(options, name)
+    }
+    # It follows from `max_updates` where it is not given.
+    period = before.get("recipe", {}).get("schedule", {}).get("period")
+    now = getattr(recipe.schedule, "period", None)
+    if None not in (period, now) and period != now and options.period is None:
+        changes["the period, which follows from `max_updates`,"] = period, now
+    different = [f"{n} was {old!r} and is {new!r}" for n, (old, new) in changes.items()]
     if different:
         if checkpoints.find(run.checkpoints):
             raise ValueError(
@@ -167,6 +176,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
                 f"another `workdir`. Different are: {'; '.join(different)}"
             )
         remove_text(run)
+    _check_end(run, recipe)
     # For readers; nothing depends on it.
     start = {
         "time": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -178,10 +188,11 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     settings = {
         "format_version": _FORMAT_VERSION,
         "options": options.changes(),
-        "recipe": dataclasses.asdict(recipe),
         "starts": [*before.get("starts", ()), start],
     }
-    write_json(run.settings, {**before, **settings})
+    # `text_of` notes the recipe as the text allows it, of which models are made.
+    recipe = {"recipe": dataclasses.asdict(recipe)}
+    write_json(run.settings, {**recipe, **before, **settings})
     return run
 
 
@@ -216,8 +227,6 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
             f"{path}: `format_version` must be {_FORMAT_VERSION}. "
             f"Received: {settings.get('format_version')!r}"
         )
-    for name in ("validate_every", "checkpoint_every"):  # of version 0.1.0
-        settings["options"].pop(name, None)
     with files.naming_file(path, "describes no run"):
         return settings, TrainingOptions.from_json(settings["options"])
 
@@ -241,7 +250,6 @@ def start_run(
 
     def in_own_folder():
         stack.enter_context(sole_run(options.workdir))
-        _check_end(Run(options.workdir, options), recipe)
         run = open_run(options, recipe)
         corpus = corpus_of(run)
         return run, None if run.finished else text_of(run, recipe, corpus, say)
@@ -297,7 +305,7 @@ def _what_is_trained(run: Run, text: Text) -> dict:
         **{f"version of {name}": v for name, v in versions(*_PACKAGES).items()},
         **{f"`{name}`": value for name, value in options.items()},
         **read_json(run.settings)["corpus"],
-        "tokenizer": [t and tokenizer_fingerprint(t) for t in text.tokenizers],
+        "tokenizer": [*map(tokenizer_fingerprint, text.tokenizers)],
         **{f"{name}, ids": ids and _digest_of_ids(ids) for name, ids in stores.items()},
     }
 

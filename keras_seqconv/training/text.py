@@ -1,10 +1,11 @@
 """The text of a run: its corpus, its tokenizers, and its stores of ids."""
 
-import collections
 import contextlib
 import dataclasses
 import shutil
 import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,7 +187,7 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
     with contextlib.suppress(FileNotFoundError):
         return IdStore.open(folder)
     say(f"Reading the {split} split ...")
-    counts = collections.Counter()
+    counts = Counter()
     training = split == "train"
     texts = corpus.blocks(split)
     if PRESETS[options.preset].is_language_model:
@@ -198,7 +199,6 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         rows = blocks(lines, **settings)
     else:
         longest = max(options.max_length, (options.truncate_source or 1) - 1)
-        # Scores of a validation set are of all of it, as far as a batch can hold it.
         rows = encode(
             texts,
             *pair,
@@ -208,6 +208,8 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
             truncate_source=options.truncate_source,
             counts=counts,
         )
+        if options.truncate_source is not None:
+            rows = _of_targets(rows, options.max_length, counts)
     store = IdStore.write(folder, rows)
     cut = counts.pop("truncated", 0)
     left_out = {**corpus.counts[split], **counts}
@@ -218,6 +220,15 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         more += f"; left out: {', '.join(words)}"
     say(f"{split}: {len(store):,} rows{more}")
     return store
+
+
+def _of_targets(rows: Iterable, max_length: int, counts: Counter) -> Iterator:
+    """Rows whose targets are not too long, where sources may be longer."""
+    for row in rows:
+        if len(row["target_ids"]) - 1 <= max_length:
+            yield row
+        else:
+            counts["too_long"] += 1
 
 
 # --- Tokenizers ---
@@ -232,12 +243,10 @@ def tokenizers_of(run, corpus, say) -> tuple:
         pair = read_tokenizers(run.tokenizers)
     else:
         pair = _new_tokenizers(run.options, corpus, say)
+        names = _FOLDERS[0][pair[0] is pair[1] :]
         with atomic_directory(run.tokenizers) as folder:
-            for name, tokenizer in zip(_FOLDERS[0], pair, strict=True):
-                if tokenizer is not None and not (
-                    name == "source" and pair[0] is pair[1]
-                ):
-                    tokenizer.save(folder / name)
+            for name, tokenizer in zip(names, pair[-len(names) :], strict=True):
+                tokenizer.save(folder / name)
     if run.options.shares_all_embeddings:
         check_one_vocabulary(*pair)
     return (None if PRESETS[run.options.preset].is_language_model else pair[0]), pair[1]

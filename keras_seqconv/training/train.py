@@ -38,7 +38,8 @@ class Result(NamedTuple):
     Attributes:
         folder: the model directory, or None when the run was interrupted.
         scores: scores of the test split, by metric; empty without one.
-        status: 0, or 128 + the signal that interrupted the run.
+        status: 0; 128 + the signal that interrupted the run; or 1 where it ended
+            because losses or weights were not finite.
     """
 
     folder: Path | None
@@ -95,9 +96,15 @@ def train(options: TrainingOptions, say=print) -> Result:
 def _devices_and_recipe(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
-    check_architecture(options, recipe.precision)
+    check_architecture(options, recipe)
+    make_optimizer(recipe)
     if recipe.search is not None:
         evaluation.check_metrics(metrics_of_test(options))
+    if options.validation_bleu and hosts.shard()[1] > 1:
+        raise ValueError(
+            "`validation_bleu` must not be given with several hosts. "
+            f"Received: {hosts.shard()[1]} hosts"
+        )
     if options.tensorboard:
         require("tensorboard", "mt")
     return devices, recipe
@@ -119,6 +126,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         compiled = {"auto": "auto", "true": True, "false": False}[options.jit_compile]
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
+    _check_positions(text, model)
     # Fail early where the test set has a bad row or scoring lacks a package.
     language, corpus = run.languages[1], text.corpus
     has_test = "test" in corpus.splits
@@ -155,10 +163,11 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     if stop.signal is not None:
         say(f"Interrupted. The same command goes on from {run.checkpoints}.")
         return Result(None, {}, stop.exit_status)
-    ends = callbacks.EarlyStopping | callbacks.StopAtLearningRate
-    for callback in made:
-        if isinstance(callback, ends) and callback.message is not None:
-            say(callback.message)
+    messages = {type(x): x.message for x in made if getattr(x, "message", None)}
+    if callbacks.StopOnNaN in messages:  # it has told
+        return Result(None, {}, 1)
+    for message in messages.values():
+        say(message)
     if not hosts.is_first():
         return Result(None, {})
     if devices.number > 1:  # the finished model is on one
@@ -167,6 +176,21 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     scores = finish(run, text, model, say)
     run.note(finished=run.what_matters())
     return Result(run.model, scores)
+
+
+def _check_positions(text: Text, model) -> None:
+    """ValueError where rows have more tokens than the model has learned positions."""
+    limits = {"source_ids": model.max_source_length}
+    limits["target_ids"] = model.max_target_length
+    for store in filter(None, (text.train, text.validation)):
+        for key, limit in limits.items():
+            if limit and key in store.lengths and store.lengths[key].max() > limit:
+                option = "max_length" if model.has_source else "tokens_per_sample"
+                raise ValueError(
+                    f"`{option}` must leave out rows beyond the {limit} positions of "
+                    f"the model. Received: {store.lengths[key].max()} {key}, with the "
+                    "end"
+                )
 
 
 def _callbacks(run: Run, text: Text, validation, model) -> list:
@@ -178,11 +202,6 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
     if validation is not None:
         made.append(callbacks.Validate(validation))
     if options.validation_bleu:
-        if hosts.shard()[1] > 1:
-            raise ValueError(
-                "`validation_bleu` must not be given with several hosts. "
-                f"Received: {hosts.shard()[1]} hosts"
-            )
         translator = translator_of(run, recipe, model, text.tokenizers)
         pairs = sentences_of(text.corpus, "validation", MAX_TRANSLATED)
         made.append(callbacks.ValidationBLEU(translator, *pairs))

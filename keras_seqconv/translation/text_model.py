@@ -152,12 +152,15 @@ class TextModel:
                     f"`{name}` must be a list of texts (str). "
                     f"Received: {name}[{index}] is {type(text).__name__}"
                 )
+        self.require_tokenizers()
+        return texts
+
+    def require_tokenizers(self) -> None:
         if not self.tokenizers:
             raise ValueError(
                 "This model has no tokenizers: use keras_seqconv.decoding with its "
                 f"`model`, or make a {type(self).__name__} with tokenizers."
             )
-        return texts
 
     def _of_decoding(self, name: str, **options) -> Callable:
         """A function of `keras_seqconv.decoding` for the model, or the model's own."""
@@ -347,7 +350,7 @@ def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Seeds of texts, by what they are numbered; None for one by Python's `random`."""
     if seed is None:
         seed = random.getrandbits(32)
-    check_integer("seed", seed, 0)
+    check_integer("seed", seed, 0, 2**63 - 1)
     return [(seed, number) for number in numbers]
 
 

@@ -175,7 +175,10 @@ class _Run:
             texts, self.options, first
         ):
             text, number = texts[index], first + index
-            records[index] = _record(self.format, number, text, n_best, self.translator)
+            attention = self.options.return_attention
+            records[index] = _record(
+                self.format, number, text, n_best, self.translator, attention
+            )
             report.lines += 1
             report.tokens += len(n_best[0].positional_scores) if n_best else 0
             if cut:
@@ -207,7 +210,9 @@ def _bytes(line: str) -> int:
     return len(line.encode()) - 2 * line.count("\ufffd") + 1
 
 
-def _record(format, number, source, n_best: list[Translation], translator) -> str:
+def _record(
+    format, number, source, n_best: list[Translation], translator, attention: bool
+) -> str:
     """The translations of a line as lines of the output."""
     texts = [best.text.translate(BREAKS) for best in n_best]
     if format == "text":
@@ -218,9 +223,11 @@ def _record(format, number, source, n_best: list[Translation], translator) -> st
             for best, text in zip(n_best, texts, strict=True)
         )
     record = {"line": number, "source": source}
-    if n_best and n_best[0].attention is not None:
-        tokens = translator.source_tokenizer.split(source)
-        record["source_tokens"] = [*tokens[: n_best[0].attention.shape[1] - 1], "</s>"]
+    if attention:  # of a text without a token there is none
+        best, tokens = n_best and n_best[0].attention, []
+        if best is not None and len(best):
+            tokens = translator.source_tokenizer.split(source)[: best.shape[1] - 1]
+        record["source_tokens"] = [*tokens, "</s>"]
     record["translations"] = translations = []
     for best in n_best:
         translation = {
@@ -229,8 +236,9 @@ def _record(format, number, source, n_best: list[Translation], translator) -> st
             "tokens": best.tokens,
             "positional_scores": _rounded(best.positional_scores),
         }
-        if best.attention is not None:
-            translation["attention"] = [*map(_rounded, best.attention)]
+        if attention:
+            rows = () if best.attention is None else best.attention
+            translation["attention"] = [*map(_rounded, rows)]
         translations.append(translation)
     return json.dumps(record, ensure_ascii=False) + "\n"
 
@@ -261,6 +269,7 @@ def _settings(translator: Translator, options: TranslationOptions, **settings) -
         "model": _model_digest(model) if of_keras else model.digest,
         "runtime": "keras" if of_keras else "onnx",
         "source tokenizer": tokenizer_fingerprint(translator.source_tokenizer),
+        "max_source_length": translator.max_source_length,
         "target tokenizer": tokenizer_fingerprint(translator.target_tokenizer),
         **options.pop("search"),
         **options,

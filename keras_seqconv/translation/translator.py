@@ -212,10 +212,11 @@ class Translator(TextModel):
         **search,
     ) -> TranslationOptions:
         """Returns the arguments of `translate_n_best`, checked, as one object."""
+        self.require_tokenizers()
         if num_beams is not None:
             search["num_beams"] = num_beams
         check_positive_integer("n_best", n_best)
-        check_integer("seed", seed, 0)
+        check_integer("seed", seed, 0, 2**63 - 1)
         if sample:
             options = self.search_options(search, SampleOptions, num_samples=n_best)
         else:
@@ -242,7 +243,7 @@ class Translator(TextModel):
 
         Yields:
             The position of a text in `texts`, its translations, the ids that were read
-            (no end), and whether it was cut. There is no warning.
+            (no end), and whether the model's limit cut it. There is no warning.
         """
         sources, cut = self.source_ids(texts)
         lengths = [
@@ -257,6 +258,7 @@ class Translator(TextModel):
         if isinstance(options.search, SampleOptions):
             seeds = seeds_of(options.seed, range(first, first + len(texts)))
         search, widest = options.search, self.max_source_length
+        cut = cut if widest != self.chosen_length else ()
         for batch, hypotheses in self._search(
             search, "source_ids", sources, lengths, widest, seeds
         ):
@@ -294,6 +296,7 @@ class Translator(TextModel):
                 f"Received: {len(texts)} and {len(translations)}"
             )
         sources, cut = self.source_ids(texts)
+        cut = cut if self.max_source_length != self.chosen_length else ()
         self._warn([ids[:-1] for ids in sources], cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
         return self._scores("translations", targets, options, sources)
@@ -308,7 +311,7 @@ class Translator(TextModel):
 
     def _warn(self, read, cut, texts):
         UnknownTokens().add(read, self.model.unk_id).tell(stacklevel=4)
-        if cut and self.max_source_length != self.chosen_length:
+        if cut:
             warnings.warn(
                 f"{len(cut)} of {len(texts)} texts, the first of them number "
                 f"{min(cut)}, have more than the {self.max_source_length} tokens that "
@@ -423,7 +426,7 @@ class LanguageGenerator(TextModel):
         self,
         prompts: Iterable[str],
         seed: int | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         **search,
@@ -433,12 +436,14 @@ class LanguageGenerator(TextModel):
         Args:
             prompts, **search: see `generate`.
             seed, temperature, top_k, top_p: see `keras_seqconv.decoding.sample`. With
-                a seed, the draws for a prompt depend on its position alone.
+                a seed, the draws for a prompt depend on its position alone. The
+                temperature is that of this generator by default.
 
         Returns, Raises:
             see `generate`.
         """
-        search |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        search |= {"top_k": top_k, "top_p": top_p}
+        search |= {} if temperature is None else {"temperature": temperature}
         options = self.search_options(search, SampleOptions, num_samples=1)
         prefixes = self._prefixes(prompts, options)
         seeds = seeds_of(seed, range(1, len(prefixes) + 1))

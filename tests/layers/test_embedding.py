@@ -133,3 +133,10 @@ class TestBeyondTheTable:
         nan = np.isnan(outputs).any(-1)
         # padding needs no row, so the second sentence is whole
         np.testing.assert_array_equal(nan, [[0, 0, 0, 0, 1, 1], [0] * 6])
+
+
+def test_one_mask_for_all_positions_of_a_row():
+    layer = PositionEncoding()
+    inputs, mask = random(2, 4, CHANNELS), np.array([[True], [False]])
+    expected = layer(inputs, mask=np.broadcast_to(mask, (2, 4)))
+    assert_close(layer(inputs, mask=mask), to_numpy(expected))

@@ -28,6 +28,11 @@ class TestFeedForward:
         assert min(counts) > 60
         assert not hasattr(FeedForward(1), "seed_generator")
 
+    def test_an_initializer_may_be_a_function(self):
+        layer = FeedForward(3, kernel_initializer=lambda shape, dtype: ops.ones(shape))
+        layer.build((None, None, 2))
+        assert_close(layer(np.ones((1, 1, 2), "float32")), [[[6.0, 6.0]]])
+
 
 class Halved(keras.layers.Layer):
     """Takes nothing but its inputs."""

@@ -39,6 +39,14 @@ def test_valid_outputs_are_those_whose_taps_are_real(start, end):
     assert symbol.shape == symbol._keras_mask.shape + (4,) == (None, None, 4)
 
 
+def test_valid_outputs_of_gates_are_the_last_of_the_causal_ones():
+    causal = randomized(GatedShortConv(3), (None, None, 4))
+    valid = GatedShortConv(3, padding="valid")
+    valid.build((None, None, 4))
+    valid.set_weights(causal.get_weights())
+    assert_close(valid(INPUTS), to_numpy(causal(INPUTS))[:, 2:])
+
+
 def test_segments_that_do_not_fit_are_named_also_symbolically():
     segments = np.zeros((1, 8), "int32")
     for inputs, ids in (

@@ -2,13 +2,20 @@
 
 import time
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_seqconv.layers import WeightNormConv1D, WeightNormDense
+from keras_seqconv.layers import (
+    GLU,
+    ConvS2SAttention,
+    ConvS2SBlock,
+    WeightNormConv1D,
+    WeightNormDense,
+)
 from keras_seqconv.models.gated_stack import Convolution, parse_convolutions
 from tests.backends import layer_gradients, to_numpy
 from tests.models.families import (
@@ -151,3 +158,45 @@ def test_steps_compute_no_norms(monkeypatch):
     monkeypatch.undo()
     full = to_numpy(model(INPUTS))[:, 1]
     np.testing.assert_allclose(to_numpy(logits), full, **TOLERANCE)
+
+
+def test_one_mask_for_all_keys_of_a_row():
+    layer, inputs = ConvS2SAttention(), np.ones((2, 3, 4), "float32")
+    arguments = inputs, inputs, np.ones((2, 5, 4), "float32"), np.ones((2, 5, 4))
+    mask = np.array([[True], [False]])
+    expected = layer(*arguments, keys_mask=np.broadcast_to(mask, (2, 5)))
+    found = layer(*arguments, keys_mask=mask)
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-6)
+    with pytest.raises(ValueError, match="has no weights yet"):
+        ConvS2SAttention().attention_weights(*arguments[:3])
+
+
+def test_gates_are_wide_in_half_precision():
+    block = ConvS2SBlock(4, 1, residual=False, dtype="bfloat16")
+    inputs = ops.cast(np.linspace(-3, 3, 40).reshape(1, 5, 8), "bfloat16")
+    block.build((None, None, 8))
+    convolved = block.convolution(inputs)
+    np.testing.assert_array_equal(
+        to_numpy(block(inputs)), to_numpy(GLU(dtype="bfloat16")(convolved))
+    )
+
+
+@pytest.mark.tensorflow
+def test_padding_beyond_the_positions_changes_no_training():
+    import tensorflow as tf
+
+    def trained(width):
+        ids = np.full((4, width), 1, "int32")
+        ids[:, :5] = 7
+        spec = tf.TensorSpec((None, None), tf.int32)
+        spec = {"source_ids": spec, "target_ids": spec}, spec
+        batches = [({"source_ids": ids, "target_ids": ids}, ids)]
+        data = tf.data.Dataset.from_generator(lambda: batches, output_signature=spec)
+        keras.utils.set_random_seed(1)
+        model = conv_s2s((20, 20), max_length=8, dropout=0.0, seed=1)
+        model.compile("sgd")
+        model.fit(data.repeat(), steps_per_epoch=1, verbose=0, shuffle=False)
+        return model.get_weights()
+
+    for found, expected in zip(trained(12), trained(6), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)

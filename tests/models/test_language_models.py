@@ -5,10 +5,9 @@ import pytest
 from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput, TokenEmbedding
-from tests.models.families import (
-    CONFIGS,
-    model_of,
-)
+from keras_seqconv.models import from_preset
+from tests.backends import to_numpy
+from tests.models.families import CONFIGS, language_model, model_of
 
 
 @pytest.mark.tensorflow
@@ -63,3 +62,23 @@ def test_tied_weights_are_the_same_variables(name, projections):
     assert softmax.tails == [] and softmax.trainable_weights[0].shape == (2, 8)
     assert len(softmax.tail_projections) == projections
     assert model_of("lm_attention").vocabulary_map.dense is None
+
+
+def test_positions_by_the_arguments_of_their_layer():
+    paper = language_model(9, positions={"layout": "paper", "max_length": 3})
+    assert paper.target_embedder.position.layout == "paper"
+    assert paper.max_target_length is None  # sinusoids have no limit
+    assert paper({"target_ids": np.full((1, 5), 4)}).shape == (1, 5, 9)
+    with pytest.raises(ValueError, match="no attention to a source"):
+        paper.attention_weights({"target_ids": np.array([[4]])})
+
+
+def test_numbers_of_numpy_and_seeds_of_any_size():
+    model = from_preset(
+        "light_conv_lm_characters", vocabulary_size=9, num_layers=np.int64(2),
+        hidden_dim=8, intermediate_dim=8, num_heads=2, seed=2**32 - 1,
+    )  # fmt: skip
+    assert len(model.decoder_blocks) == 2
+    assert np.isfinite(
+        to_numpy(model({"target_ids": np.full((1, 3), 4)}, training=True))
+    ).all()

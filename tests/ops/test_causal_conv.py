@@ -259,3 +259,25 @@ def test_wrong_arguments(changes, message):
     }
     with pytest.raises(ValueError, match=message):
         causal_conv1d(**{**arguments, **changes})
+
+
+def test_a_state_takes_the_dtype_of_the_inputs():
+    kernel = np.ones((8, 4), "float32")
+    for dtype in ("float32", "bfloat16"):
+        inputs, state = ops.ones((3, 1, 8), dtype), np.zeros((3, 3, 8))
+        for found in causal_conv1d_update(inputs, state, ops.cast(kernel, dtype)):
+            assert keras.backend.standardize_dtype(found.dtype) == dtype
+
+
+def test_arguments_that_do_not_fit_are_named_with_states_and_segments():
+    inputs, kernel = np.ones((3, 1, 8), "float32"), np.ones((8, 4), "float32")
+    state, segments = np.zeros((3, 3, 8), "float32"), np.zeros((3, 1), "int32")
+    for call, words in (
+        (lambda: causal_conv1d_update(inputs, state, kernel[:3]), "multiple of H"),
+        (lambda: causal_conv1d(inputs.astype("int32"), kernel, segment_ids=segments),
+         "must be float64, float32"),
+        (lambda: causal_conv1d(inputs, kernel.astype("float16"), segment_ids=segments),
+         "`kernel` must have the dtype of `inputs`"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"^[^\n]*{words}"):
+            call()

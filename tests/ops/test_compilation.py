@@ -69,6 +69,13 @@ def test_ops_compile_themselves_where_that_is_faster_and_allowed():
             assert compiled_ops() == ["dynamic_conv"]
         raise RuntimeError
     assert compiled_ops() == ["dynamic_conv"]
+    first, second = jit_scope(False), jit_scope(False)  # of two threads
+    for change in (first.__enter__, second.__enter__):
+        change()
+    first.__exit__(None, None, None)
+    assert compiled_ops() == []
+    second.__exit__(None, None, None)
+    assert compiled_ops() == ["dynamic_conv"]
     with pytest.raises(ValueError, match="`jit_compile`.*'auto'"), jit_scope("auto"):
         pass
 
