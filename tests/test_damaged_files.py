@@ -12,10 +12,12 @@ import os
 import resource
 import shutil
 import signal
+import threading
 import types
 import zipfile
 
 import h5py
+import keras
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ import keras_seqconv as ks
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.ids import IdStore
+from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.tokenizers import (
     SentencePieceTokenizer,
@@ -361,3 +364,21 @@ def test_levels_and_kinds_of_json(folder, name):
                 READERS[name](folder)
             except (ValueError, FileNotFoundError) as error:  # some do no harm
                 assert str(path.parent) in str(error) and "\n" not in str(error)
+
+
+def test_the_bound_on_models_of_files_is_for_their_thread():
+    """Who makes a model while another thread reads one is not bound."""
+    made = []
+
+    def make():
+        layer = keras.layers.Dense(2000)
+        layer.build((None, 2000))
+        made.append(layer)
+
+    with at_most(10, 10):
+        other = threading.Thread(target=make)
+        other.start()
+        other.join()
+        with pytest.raises(ValueError, match="far more than the weights"):
+            make()
+    assert len(made) == 1

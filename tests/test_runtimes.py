@@ -16,6 +16,7 @@ from keras_seqconv.translation.model_directory import save_with_graphs
 from keras_seqconv.translation.translate_files import translate_file
 from tests.cli.commands import make_language_model, make_translator, write
 from tests.processes import run_python
+from tests.small_models import TOKENIZER
 
 pytestmark = pytest.mark.tensorflow
 TEXTS = ["w1 w2 w3", "", "w4", "w5 unheard w7 w8 w9 w1 w2"]
@@ -218,3 +219,23 @@ def test_a_model_that_does_not_convert_is_saved_without_graphs(tmp_path, monkeyp
     with pytest.raises(ValueError, match="MyOp"):
         translator.save(tmp_path / "other", onnx=True)
     assert not (tmp_path / "other").exists()
+
+
+def test_arguments_that_keras_refuses_and_what_needs_keras(folder, tmp_path):
+    writer = ks.load(folder / "language", runtime="onnx")
+    translator = ks.load(folder / "model", runtime="onnx")
+    with pytest.raises(TypeError, match="temperature"):
+        writer.score(["w1"], temperature=3.0)
+    for options in ({"return_attention": True}, {"max_length_ratio": 3.0}):
+        with pytest.raises(ValueError, match=f"`{[*options][0]}` needs `source_ids`"):
+            writer.generate(["w1"], **options)
+    for export in (ks.export.saved_model, ks.export.onnx_model):
+        with pytest.raises(
+            ValueError, match="must be .*of Keras|of one model of Keras"
+        ):
+            export(translator, tmp_path / "out")
+    warm = ks.LanguageGenerator(writer.model, TOKENIZER, {"temperature": 3.0})
+    drawn = warm.sample(["w1"] * 9, seed=3, max_length=6)
+    assert drawn[0] == "".join(warm.stream("w1", 3, max_length=6))
+    assert drawn == writer.sample(["w1"] * 9, seed=3, temperature=3.0, max_length=6)
+    assert drawn != writer.sample(["w1"] * 9, seed=3, max_length=6)

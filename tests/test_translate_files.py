@@ -155,7 +155,9 @@ def test_formats(translator):
     for name in ("score", "positional_scores", "attention"):
         assert np.allclose(found[name], getattr(best, name), atol=1e-4)
     assert np.shape(found["attention"]) == (len(best.tokens) + 1, 4)
-    assert records[1]["translations"][0]["text"] == ""
+    assert records[1]["source_tokens"] == ["</s>"]
+    (empty,) = records[1]["translations"]
+    assert (empty["text"], empty["tokens"], empty["attention"]) == ("", [], [])
 
 
 def test_a_window_is_read_at_a_time(translator):
@@ -263,6 +265,10 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
         translate_file(translator, source, target, resume=True, window=5, max_length=7)
     with pytest.raises(ValueError, match=r"differ in: model\."):
         translate_file(make_translator(seed=5), source, target, **options)
+    parts = translator.model, TOKENIZER, TOKENIZER, translator.search
+    cut = ks.Translator(*parts, max_source_length=3)
+    with pytest.raises(ValueError, match=r"differ in: max_source_length\."):
+        translate_file(cut, source, target, **options)
     content, times = source.read_bytes(), os.stat(source)
     for changed, modified in ((content + b"w4\n", 0), (content, 1)):
         source.write_bytes(changed)
@@ -303,3 +309,12 @@ def test_long_lines_are_cut_and_counted():
     text = b"w1\nw1 w2 w3 w4 w5 w6 w7\n" + b"w1 w2 w3 w4 w5 w6\nw2\n"
     _, report = translated(learned, text)
     assert (report.cut, report.first_cut) == (2, 2)
+    parts = learned.model, TOKENIZER, TOKENIZER, learned.search
+    chosen = ks.Translator(*parts, max_source_length=3)
+    assert translated(chosen, text)[1].cut == 0  # as in `Translator.translate`
+    ids = ks.Translator(learned.model)
+    for call in (lambda: translated(ids, text), lambda: ids.translate(["w1"])):
+        with pytest.raises(ValueError, match="This model has no tokenizers"):
+            call()
+    with pytest.raises(ValueError, match="`seed` must be at most"):
+        learned.translate(["w1"], sample=True, seed=2**63)

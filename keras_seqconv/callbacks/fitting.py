@@ -79,14 +79,22 @@ class Checkpoints(TrainingCallback):
         if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
-            files = checkpoints.find(self.directory)
-            if files and checkpoints.update_of(files[-1]) > self.update:
-                warnings.warn(
-                    f"{files[-1]} is of a later update than this training, which "
-                    f"begins at {self.update}: it counts as the newest. Give another "
-                    "folder, or remove the checkpoints of the training before.",
-                    stacklevel=2,
-                )
+            self._tell_later_ones()
+
+    def _tell_later_ones(self):
+        """Warns of checkpoints of another training, which may be taken for its own."""
+        paths, update = checkpoints.find(self.directory), self.update
+        later = [path for path in paths if checkpoints.update_of(path) > update]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged ones, which nobody takes
+            newest = checkpoints.latest(self.directory) if later else None
+        if newest in later:
+            warnings.warn(
+                f"{newest} is of a later update than this training, which begins at "
+                f"{update}: it counts as the newest. Give another folder, or "
+                "remove the checkpoints of the training before.",
+                stacklevel=3,
+            )
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -133,12 +141,7 @@ class Checkpoints(TrainingCallback):
         newest = checkpoints.path_of(self.directory, self.update)
         checkpoints.save(newest, model, state)
         # Only now older ones may go.
-        states = {
-            path: saved
-            for path, saved in checkpoints.states(self.directory)
-            # Later ones are of another training.
-            if checkpoints.update_of(path) <= state["update"]
-        }
+        states = dict(checkpoints.states(self.directory, state["update"]))
         last = checkpoints.ranked(states, "last_epochs")[: self.keep_last]
         best = checkpoints.ranked(states, "best", self.monitor, self.mode)
         for path in states.keys() - {newest, *last, *best[: self.keep_best]}:

@@ -1,6 +1,7 @@
 """Rates are as fairseq and PyTorch would set them; training ends where it should."""
 
 import signal
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -18,6 +19,7 @@ from keras_seqconv.callbacks import (
     Validate,
 )
 from keras_seqconv.callbacks.control import rate_of
+from keras_seqconv.optimizers import TokenNormalized
 from tests.callbacks.small import Probe, Stream, fit, make_model, results
 
 # --- Rates ---
@@ -160,6 +162,9 @@ def test_early_stopping_counts_validations():
     slow = StopAtLearningRate(1.0)
     fit(make_model(), [slow], max_epochs=2)
     assert "at update 5: the learning rate 0.05 is not above 1." in slow.message
+    again = StopAtLearningRate(1.0)
+    again.set_state(slow.get_state())
+    assert fit(make_model(), [again], max_epochs=2).epoch == []
     again = EarlyStopping(2, "val_bleu")
     again.set_state(stop.get_state())
     assert fit(make_model(), [given, again], max_epochs=6).epoch == []
@@ -181,11 +186,18 @@ def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
     assert checkpoints.find(tmp_path) == [checkpoints.path_of(tmp_path, 5)]
 
 
-def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(monkeypatch):
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(by_tokens, monkeypatch):
     """Keras halves the scale at an overflow and goes on; so does the training."""
     optimizer = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.01), initial_scale=2.0**127
     )
+    if by_tokens:
+        nan = StopOnNaN()
+        nan.set_model(SimpleNamespace(weights=[], optimizer=TokenNormalized(optimizer)))
+        optimizer.build([])
+        assert nan._reason({"gradient_norm": float("nan")}) is None
+        return
     model, nan = make_model(optimizer), StopOnNaN(every=1)
     fit(model, [nan], max_epochs=1, stream=Stream(6))
     assert nan.message is None

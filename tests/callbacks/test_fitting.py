@@ -254,3 +254,21 @@ def test_states_of_callbacks(tmp_path):
     fit(make_model(), [*again, kept], max_epochs=2, directory=tmp_path)
     for one, other in zip(stops, again, strict=True):
         assert one.get_state() == other.get_state()
+
+
+def test_metrics_that_are_vectors_are_left_out_of_files(tmp_path):
+    model, stream = make_model(), Stream(2)
+    model.compile("sgd", "mse", metrics=[keras.metrics.F1Score(threshold=0.5)])
+    callbacks = [LogFile(tmp_path / "log"), Checkpoints(tmp_path), Validate(stream)]
+    fit(model, callbacks, max_epochs=1, stream=stream)
+    (record,) = read_log(tmp_path / "log")
+    assert {"loss", "val_loss"} <= record.keys() - {"f1_score", "val_f1_score"}
+    (state,) = (state for _, state in checkpoints.states(tmp_path))
+    assert "loss" in state["metrics"] and "f1_score" not in state["metrics"]
+
+
+def test_checkpoints_of_a_longer_training_are_told_and_kept(tmp_path):
+    fit(make_model(), [Checkpoints(tmp_path, keep_last=1)], max_epochs=2)
+    with pytest.warns(UserWarning, match="00000010.npz is of a later update than this"):
+        fit(make_model(), [Checkpoints(tmp_path, keep_last=1)], max_epochs=1)
+    assert updates(tmp_path) == [5, 10]

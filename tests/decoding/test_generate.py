@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding import graphs
 from keras_seqconv.decoding.options import BeamOptions
 from tests.backends import to_numpy
 from tests.cases import quick_and_slow
@@ -188,6 +189,31 @@ def test_calls_are_traced_once_and_see_new_weights():
     del model
     gc.collect()
     assert dead() is None
+
+
+def test_graphs_of_few_options_are_kept(monkeypatch):
+    monkeypatch.setattr(graphs, "_KEPT", 2)
+    model = Recurrent(9)
+    for penalty in (0.5, 0.6, 0.7):
+        decoding.beam_search(model, [[4, 2]], 2, penalty, max_length=2)
+    assert len(vars(model)[graphs._CACHE][2]) == 2
+
+
+@pytest.mark.parametrize("floatx", ["bfloat16", "float64"])
+def test_searches_do_not_depend_on_floatx(floatx, monkeypatch):
+    ids, options = [[4, 5, 2]], {"max_length": 3}
+    expected = decoding.beam_search_hypotheses(Recurrent(9), ids, **options)
+    drawn = decoding.sample(Recurrent(9), ids, seed=3, **options)
+    before = keras.config.floatx()
+    keras.config.set_floatx(floatx)
+    try:
+        found = decoding.beam_search_hypotheses(Recurrent(9), ids, **options)
+        again = decoding.sample(Recurrent(9), ids, seed=3, **options)
+    finally:
+        keras.config.set_floatx(before)
+    for one, other in ((found[:3], expected[:3]), (again, drawn)):
+        for value, right in zip(one, other, strict=True):
+            np.testing.assert_array_equal(to_numpy(value), to_numpy(right))
 
 
 @pytest.mark.slow

@@ -102,6 +102,13 @@ def test_options_of_a_call_may_be_tensors(top_k):
     found = decoding.sample(model, **options, **tensors, seed=uniforms)
     np.testing.assert_array_equal(to_numpy(found[0]), to_numpy(expected[0]))
     np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), atol=1e-5)
+    # A tensor replaces the option.
+    one = decoding.SampleOptions(num_samples=4, temperature=0.2, max_length=5)
+    again = decoding.sample_hypotheses(
+        model, options["source_ids"], options=one, seed=uniforms,
+        temperature=tensors["temperature"], top_k=tensors["top_k"],
+    )  # fmt: skip
+    np.testing.assert_array_equal(to_numpy(again.ids), to_numpy(expected[0]))
 
 
 def test_an_end_without_probability_still_ends():

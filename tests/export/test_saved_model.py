@@ -185,6 +185,8 @@ def test_versions(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     with pytest.raises(ValueError, match="`version`.*never overwritten"):
         ks.export.saved_model(make_conv_s2s(), tmp_path, version=3)
+    with pytest.raises(ValueError, match="`warmup_texts` must hold a text"):
+        ks.export.saved_model(make_conv_s2s(), tmp_path, warmup_texts=[])
     seen = []
 
     def interrupted(module, path, *_):

@@ -46,6 +46,20 @@ def test_ids_of_exactly_the_limit_are_whole():
     assert ids.numpy().tolist() == prompt and lengths.numpy().tolist() == [5]
 
 
+@pytest.mark.parametrize("xla", [False, True])
+def test_limits_by_the_source_are_those_of_its_tokens(xla):
+    options = {"num_beams": 1, "max_length": 2, "max_length_ratio": 1.0}
+    with ks.ops.jit_scope(False):
+        exported = Servable(make_translator("dictionary"), options, xla=xla)
+        signature = [
+            tf.TensorSpec([None, None], "int32"),
+            tf.TensorSpec([None], "int32"),
+        ]
+        search = tf.function(exported.search, signature, autograph=False)
+    found = search(tf.constant([[5, 6, 7, 2]]), tf.constant([4]))
+    assert found["ids"].shape == (1, 1, 7)
+
+
 def test_each_side_is_read_and_written_by_its_own_tokenizer():
     reader, writer = make_two_sided().tokenizers.values()
     settings = SimpleNamespace(

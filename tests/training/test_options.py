@@ -5,8 +5,10 @@ import dataclasses
 import json
 import os
 
+import numpy as np
 import pytest
 
+from keras_seqconv import checkpoints
 from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv.tokenizers import SentencePieceTokenizer, WordTokenizer
@@ -27,6 +29,7 @@ from keras_seqconv.training.text import (
 )
 from keras_seqconv.training_options import TrainingOptions, read_options
 from keras_seqconv_cli import train
+from tests.callbacks.small import make_model as small_model
 from tests.training.test_train import TINY, write_corpus
 
 BASE = {"preset": "dynamic_conv_multi30k", "dataset": "d", "workdir": "w"}
@@ -93,6 +96,10 @@ def test_texts_of_the_command_line_get_their_types():
          ["`period` or `max_updates` must be given"]),
         ({"preset": "conv_s2s_iwslt_de_en", "stop_learning_rate": 0},
          ["`early_stopping` must be given", "names no end"]),
+        ({"preset": "dynamic_conv_lm", "tokens_per_sample": 9, "context_window": 9},
+         ["`context_window` must be smaller", "tokens_per_sample=9"]),
+        ({"max_ratio": 0.5}, ["`max_ratio`", ">= 1", "0.5"]),
+        ({"schedule": "cosine", "period_growth": 0.5}, ["`period_growth`", ">= 1"]),
         ({"learning_rate": float("inf")}, ["`learning_rate`", "finite", "=inf"]),
     ],
 )  # fmt: skip
@@ -165,8 +172,8 @@ def test_translations_are_no_shorter_than_the_recipe_has_them():
 
 def trained_once(run):
     """As if the run had come to its first checkpoint."""
-    run.checkpoints.mkdir()
-    (run.checkpoints / "update-00000001.npz").touch()
+    state = {"update": 1, "epoch": 1, "epoch_end": True}
+    checkpoints.save(run.checkpoints / "update-00000001.npz", small_model(), state)
 
 
 def test_a_run_is_written_down_and_read_back(tmp_path):
@@ -191,6 +198,41 @@ def test_another_start_may_change_when_it_ends_but_not_what_it_does(tmp_path):
     trained_once(run)
     with pytest.raises(ValueError, match="seed was 1 and is 2"):
         start(options(workdir=folder, seed=2))
+    start(options(workdir=folder, monitor="bleu", validation_bleu=True))
+    start(options(workdir=folder))
+    with pytest.raises(ValueError, match="monitor was 'nll' and is 'bleu'"):
+        start(options(workdir=folder, monitor="bleu", validation_bleu=True,
+                      early_stopping=3))  # fmt: skip
+
+
+def test_a_cosine_that_ends_with_the_training_is_not_made_longer(tmp_path):
+    given = {"preset": "light_conv_g2p", "workdir": str(tmp_path / "run")}
+    run = start(options(**given, max_updates=9000))
+    start(options(**given, max_updates=9001))  # before anything is trained
+    start(options(**given, max_updates=9000))
+    trained_once(run)
+    start(options(**given, max_updates=9000))
+    with pytest.raises(
+        ValueError, match="period, which follows from `max_updates`, wa"
+    ):
+        start(options(**given, max_updates=9001))
+
+
+def test_arguments_of_models_are_as_a_file_has_them(tmp_path):
+    arguments = {"kernel_sizes": (3, np.int64(7))}
+    given = options(workdir=str(tmp_path / "run"), architecture=arguments)
+    assert given.architecture == {"kernel_sizes": [3, 7]}
+    trained_once(start(given))
+    start(given)
+
+
+def test_options_of_the_first_version_are_read(tmp_path):
+    run = start(options(workdir=str(tmp_path)))
+    notes = json.loads(run.settings.read_text())
+    notes["options"] |= {"validate_every": None, "checkpoint_every": 9}
+    run.settings.write_text(json.dumps(notes))
+    assert read_run(tmp_path)[0].options == run.options
+    assert TrainingOptions.from_json(read_options(tmp_path)) == run.options
 
 
 def test_another_text_is_read_anew_until_something_was_trained(tmp_path):

@@ -20,12 +20,14 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
 from keras_seqconv.presets import PlateauOptions
+from keras_seqconv.support.files import read_lines
+from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training import finish as finishing
 from keras_seqconv.training.finish import _average_or_best
-from keras_seqconv.training.recipe import make_model, warm_start
+from keras_seqconv.training.recipe import make_model, resolve_recipe, warm_start
 from keras_seqconv.training.run import read_run, sole_run
-from keras_seqconv.training.text import open_corpus_of, read_tokenizers
+from keras_seqconv.training.text import _store, open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks
 from keras_seqconv_cli import main
 from tests.cli.commands import write
@@ -430,6 +432,45 @@ def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):
             train(options_for(corpus, tmp_path / "other", **options), str)
 
 
+def test_rows_beyond_learned_positions_are_refused_before_training(corpus, tmp_path):
+    short = {**TINY, "positions": {"kind": "learned", "max_length": 5}}
+    with pytest.raises(ValueError, match="`max_length` must .* the 5 positions .*: 8"):
+        train(options_for(corpus, tmp_path / "run", architecture=short), str)
+
+
+@pytest.mark.usefixtures("no_finish")
+@pytest.mark.filterwarnings("default:No checkpoint of update")
+def test_a_run_that_ends_in_nan_is_not_finished(corpus, tmp_path, capsys):
+    options = options_for(corpus, tmp_path / "run", learning_rate=1e30, max_updates=60)
+    assert train(options, str) == (None, {}, 1)
+    assert "Training stopped at update" in capsys.readouterr().err
+    assert "finished" not in json.loads((tmp_path / "run" / "run.json").read_text())
+
+
+def test_sources_that_are_cut_lift_no_limit_of_targets(corpus, tmp_path):
+    options = options_for(corpus, tmp_path, truncate_source=6, max_length=3)
+    run = SimpleNamespace(data=tmp_path / "data", options=options)
+    recipe, words = resolve_recipe(options), WordTokenizer(WORDS)
+    _store(run, recipe, open_corpus_of(options), (words, words), "train", str)
+    lengths = IdStore.open(tmp_path / "data" / "train").lengths
+    assert lengths["target_ids"].max() == 4  # with the end
+    assert len(lengths["target_ids"]) == sum(
+        len(line.split()) <= 3 for line in read_lines(corpus / "train.de")
+    )
+
+
+def test_a_run_begins_with_frozen_weights_too(finished, tmp_path, monkeypatch):
+    corpus, folder = finished
+    tokenizers = read_tokenizers(read_run(folder)[0].tokenizers)
+    options = options_for(corpus, folder, seed=7)
+    source, model = (make_model(options, "float32", *tokenizers) for _ in range(2))
+    source.layers[2].trainable = source.layers[3].trainable = False
+    loaded = SimpleNamespace(model=source, tokenizers=dict(enumerate(tokenizers)))
+    monkeypatch.setattr("keras_seqconv.training.recipe.load", lambda folder: loaded)
+    line = warm_start(model, "frozen", tokenizers)
+    assert line == f"{len(model.weights)} of {len(model.weights)} arrays from frozen"
+
+
 def test_a_finished_run_is_left_alone(copied):
     corpus, folder = copied
     lines = []
@@ -441,6 +482,12 @@ def test_a_finished_run_is_left_alone(copied):
         words = f"`{name}` must be at least {end + 1}, where the run in"
         with pytest.raises(ValueError, match=words):
             train(options_for(corpus, folder, **{**FINISHED, name: end}), lines.append)
+    other = {**FINISHED, "max_updates": 8, "seed": 5}
+    with pytest.raises(ValueError, match="seed was 1 and is 5"):
+        train(options_for(corpus, folder, **other), lines.append)
+    for name, value in (("count", 0), ("kind", "newest")):
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            average_run(folder, folder.parent / "new", **{name: value}, say=str)
     assert (folder / "run.json").read_text() == notes and len(lines) == 1
 
 
@@ -508,6 +555,16 @@ def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
         ({"source_language": "fr"}, "fr"),
         ({"architecture": {"hiden_dim": 3}}, "^`architecture` must .* hidden_dim"),
         ({"architecture": {"num_heads": 3}}, "^`architecture` must .*`num_heads`"),
+        (
+            {
+                "preset": "conv_s2s_multi30k",
+                "architecture": {},
+                "warmup_steps": None,
+                "weight_dropout": 0.1,
+            },
+            "ConvS2S has no argument `weight_dropout`",
+        ),
+        ({"warmup_steps": 0}, "`warmup_steps` must be"),
         ({"devices": 100_000}, "`devices` must be at most"),
         ({"hosts": "auto"}, "`hosts` needs the JAX backend"),
         ({"tokenizer": "spaces"}, "`tokenizer` must be one of"),
