@@ -200,20 +200,21 @@ def test_graphs_of_few_options_are_kept(monkeypatch):
 
 
 @pytest.mark.parametrize("floatx", ["bfloat16", "float64"])
-def test_searches_do_not_depend_on_floatx(floatx, monkeypatch):
-    ids, options = [[4, 5, 2]], {"max_length": 3}
-    expected = decoding.beam_search_hypotheses(Recurrent(9), ids, **options)
-    drawn = decoding.sample(Recurrent(9), ids, seed=3, **options)
-    before = keras.config.floatx()
+def test_searches_do_not_depend_on_floatx(floatx):
+    def searched():
+        ids, options = [[4, 5, 2]], {"max_length": 3}
+        yield from decoding.sample(Recurrent(9), ids, seed=3, **options)
+        if not ON_JAX:  # where Keras makes indices of NumPy bfloat16, too
+            yield from decoding.beam_search(Recurrent(9), ids, **options)
+
+    expected, before = [*searched()], keras.config.floatx()
     keras.config.set_floatx(floatx)
     try:
-        found = decoding.beam_search_hypotheses(Recurrent(9), ids, **options)
-        again = decoding.sample(Recurrent(9), ids, seed=3, **options)
+        found = [*searched()]
     finally:
         keras.config.set_floatx(before)
-    for one, other in ((found[:3], expected[:3]), (again, drawn)):
-        for value, right in zip(one, other, strict=True):
-            np.testing.assert_array_equal(to_numpy(value), to_numpy(right))
+    for value, right in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(to_numpy(value), to_numpy(right))
 
 
 @pytest.mark.slow
