@@ -261,6 +261,7 @@ def test_lines_alone(generator):
     short = ks.LanguageGenerator(short, TOKENIZER)
     with pytest.raises(ValueError, match="`tokens_per_sample` .* the 8 positions.*20"):
         text_perplexity(short, LINES, tokens_per_sample=20)
+    text_perplexity(short, LINES, tokens_per_sample=8)
     with pytest.raises(ValueError, match=r"at most 8 tokens.*lines\[4999\] with 10"):
         text_perplexity(short, ["w1"] * 4999 + ["w1 " * 9], break_mode="sentence")
     found = text_perplexity(generator, LINES, break_mode="sentence")

@@ -318,3 +318,4 @@ def test_long_lines_are_cut_and_counted():
             call()
     with pytest.raises(ValueError, match="`seed` must be at most"):
         learned.translate(["w1"], sample=True, seed=2**63)
+    assert len(learned.translate(["w1"], sample=True, seed=2**63 - 1)) == 1

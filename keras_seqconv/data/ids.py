@@ -10,6 +10,7 @@ vectors in sequence, uint16 if every id allows it, otherwise int32, little endia
 
 import collections
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def encode(
     target_tokenizer,
     *,
     min_length: int = 1,
-    max_length: int | None = None,
+    max_length: int | tuple[int, int] | None = None,
     max_ratio: float | None = None,
     truncate_source: int | None = None,
     counts: collections.Counter | None = None,
@@ -55,7 +56,8 @@ def encode(
         blocks: (sources, targets), as in `Corpus.blocks`.
         source_tokenizer, target_tokenizer: their `tokenize` maps a list of texts to a
             list of ids with the end id for each.
-        min_length, max_length: limits of each side.
+        min_length, max_length: limits of each side; a pair as `max_length` has those of
+            source and target.
         max_ratio: limit of the longer side over the shorter one, at least 1.
         truncate_source: largest number of source ids, at least 2, including the end
             id, which stays. Sources are cut before the lengths are checked.
@@ -66,8 +68,11 @@ def encode(
         ValueError: an argument breaks its rule, or, at the end, no row is left.
     """
     check_integer("min_length", min_length, 0)
-    if max_length is not None:
-        check_integer("max_length", max_length, max(1, min_length))
+    most = max_length if isinstance(max_length, tuple) else (max_length,) * 2
+    for limit in most:
+        if limit is not None:
+            check_integer("max_length", limit, max(1, min_length))
+    most = [math.inf if limit is None else limit for limit in most]
     if max_ratio is not None:
         check_number("max_ratio", max_ratio, "at least 1", lambda ratio: ratio >= 1)
     if truncate_source is not None:
@@ -79,10 +84,11 @@ def encode(
             if truncate_source is not None and len(source) > truncate_source:
                 source = [*source[: truncate_source - 1], source[-1]]
                 counts["truncated"] += 1
-            short, long = sorted((len(source) - 1, len(target) - 1))
+            lengths = len(source) - 1, len(target) - 1
+            short, long = sorted(lengths)
             if short < min_length:
                 counts["too_short"] += 1
-            elif max_length is not None and long > max_length:
+            elif lengths[0] > most[0] or lengths[1] > most[1]:
                 counts["too_long"] += 1
             elif max_ratio is not None and long > short * max_ratio:
                 counts["ratio"] += 1
@@ -97,6 +103,15 @@ def encode(
             "At least one row of text must have the right lengths. Left out: "
             f"{', '.join(left_out) or 'none'}. Received: min_length={min_length}, "
             f"max_length={max_length}, max_ratio={max_ratio}"
+        )
+
+
+def check_window(context_window: int, tokens_per_sample: int) -> None:
+    """ValueError unless blocks have tokens besides their context."""
+    if check_integer("context_window", context_window, 0) >= tokens_per_sample:
+        raise ValueError(
+            "`context_window` must be smaller than `tokens_per_sample`. Received: "
+            f"context_window={context_window}, tokens_per_sample={tokens_per_sample}"
         )
 
 
@@ -143,11 +158,7 @@ def blocks(
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
     check_choice("break_mode", break_mode, BREAK_MODES)
-    if check_integer("context_window", context_window, 0) >= tokens_per_sample:
-        raise ValueError(
-            "`context_window` must be smaller than `tokens_per_sample`. Received: "
-            f"context_window={context_window}, tokens_per_sample={tokens_per_sample}"
-        )
+    check_window(context_window, tokens_per_sample)
     past = np.zeros(0, np.int32)  # the last inputs before the piece
     before = np.array([end_id], np.int32)  # the stream's token before it
     size = tokens_per_sample - context_window

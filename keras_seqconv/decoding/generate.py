@@ -292,7 +292,7 @@ def _ids(**inputs) -> dict:
 def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
     _check_source(model, source_ids)
-    options.check_model(model)
+    options.check_model(model, source_ids is not None)
     rows = getattr(model, "state_rows", None)  # of a `StepFunction`
     tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids, state=rows)
     if batch_size is not None:

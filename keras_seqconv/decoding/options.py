@@ -137,11 +137,15 @@ class SearchOptions(Options):
             for x in (lengths, width)
         )
 
-    def check_model(self, model) -> None:
-        """Raises ValueError if an option does not fit the model."""
+    def check_model(self, model, has_source: bool | None = None) -> None:
+        """Raises ValueError if an option does not fit the model.
+
+        `has_source`: whether a call has one, by default what the model says.
+        """
+        if has_source is None:
+            has_source = getattr(model, "has_source", None)
         for name in ("max_length_ratio", "return_attention"):
-            no_source = getattr(model, "has_source", None) is False
-            if no_source and getattr(self, name):
+            if has_source is False and getattr(self, name):
                 raise ValueError(
                     f"`{name}` needs `source_ids`, and so no language model. "
                     f"Received: {name}={getattr(self, name)}"
@@ -209,8 +213,8 @@ class BeamOptions(SearchOptions):
     def num_results(self) -> int:
         return self.num_hypotheses or self.num_beams
 
-    def check_model(self, model) -> None:
-        super().check_model(model)
+    def check_model(self, model, has_source: bool | None = None) -> None:
+        super().check_model(model, has_source)
         size = model.target_vocabulary_size
         if self.num_beams > size - 1:
             raise ValueError(

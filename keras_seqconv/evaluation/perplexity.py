@@ -154,12 +154,11 @@ def text_perplexity(
     size = (1 << 26) // model.target_vocabulary_size
     size = min(generator.tokens_per_batch, max(1, size))
     # Rows of similar lengths together, some thousands at a time.
-    for first in itertools.count(0, 4096):
-        if not (part := list(itertools.islice(rows, 4096))):
-            break
+    parts = iter(lambda: list(itertools.islice(rows, 4096)), [])
+    for number, part in enumerate(parts):
         inputs = [row["target_ids"].tolist() for row in part]
         labels = [row["labels"].tolist() for row in part]
-        check_lengths("lines", inputs, limit, first)
+        check_lengths("lines", inputs, limit, 4096 * number)
         for batch in batches_by_length([*map(len, inputs)], size, limit):
             targets = batch.padded(labels, model.pad_id)
             tensors = {

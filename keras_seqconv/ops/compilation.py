@@ -31,11 +31,12 @@ from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_boolean
 
 # What each open `jit_scope` says, also those of other threads: the last one counts.
-_scopes: list[list[bool]] = []
+# Each has an object of its own, so that it is removed by identity.
+_scopes: list[tuple[object, bool]] = []
 
 
 def _may_compile() -> bool:
-    return _scopes[-1][0] if _scopes else True
+    return all(may_compile for _, may_compile in _scopes[-1:])
 
 
 @contextlib.contextmanager
@@ -59,12 +60,12 @@ def jit_scope(jit_compile: bool) -> Iterator[None]:
     Raises:
         ValueError: `jit_compile` is no boolean.
     """
-    scope = [check_boolean("jit_compile", jit_compile)]
+    scope = object(), check_boolean("jit_compile", jit_compile)
     _scopes.append(scope)
     try:
         yield
     finally:
-        _scopes[:] = [other for other in _scopes if other is not scope]
+        _scopes.remove(scope)
 
 
 def run_formula(

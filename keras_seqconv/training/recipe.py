@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, replace
 import keras
 
 from keras_seqconv import losses, optimizers, schedules
+from keras_seqconv.data.ids import check_window
 from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PARTS, PRESETS, Recipe, ScheduleOptions, options_of
@@ -94,12 +95,8 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         window = min(blocks.context_window, blocks.tokens_per_sample // 2)
         window = window if blocks.break_mode == "none" else 0
         rest["blocks"] = replace(blocks, context_window=window)
-    elif blocks is not None and blocks.context_window >= blocks.tokens_per_sample:
-        raise ValueError(
-            "`context_window` must be smaller than `tokens_per_sample`. Received: "
-            f"context_window={blocks.context_window}, "
-            f"tokens_per_sample={blocks.tokens_per_sample}"
-        )
+    elif blocks is not None:
+        check_window(blocks.context_window, blocks.tokens_per_sample)
     if not any(getattr(recipe, name) for name in _ENDS):
         raise ValueError(
             f"One of {', '.join(f'`{name}`' for name in _ENDS)} must be given: the "
@@ -170,8 +167,8 @@ def make_model(
 
 def check_architecture(options: TrainingOptions, recipe: Recipe) -> None:
     """Makes model and loss, if only for their errors to come before text is read."""
-    names = {"architecture", "dropout", "attention_dropout", "weight_dropout"}
-    if not names.union({"label_smoothing"}) & {*options.changes()}:
+    dropouts = {"dropout", "attention_dropout", "weight_dropout"}
+    if not {"architecture", "label_smoothing", *dropouts} & options.changes().keys():
         return
     preset = PRESETS[options.preset]
     sizes = preset.task.vocabulary_sizes

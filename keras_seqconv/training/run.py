@@ -166,7 +166,8 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     # It follows from `max_updates` where it is not given.
     period = before.get("recipe", {}).get("schedule", {}).get("period")
     now = getattr(recipe.schedule, "period", None)
-    if None not in (period, now) and period != now and options.period is None:
+    derived = checkpoints.find(run.checkpoints) and options.period is None
+    if derived and None not in (period, now) and period != now:
         changes["the period, which follows from `max_updates`,"] = period, now
     different = [f"{n} was {old!r} and is {new!r}" for n, (old, new) in changes.items()]
     if different:
@@ -191,8 +192,8 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         "starts": [*before.get("starts", ()), start],
     }
     # `text_of` notes the recipe as the text allows it, of which models are made.
-    recipe = {"recipe": dataclasses.asdict(recipe)}
-    write_json(run.settings, {**recipe, **before, **settings})
+    before.setdefault("recipe", dataclasses.asdict(recipe))
+    write_json(run.settings, {**before, **settings})
     return run
 
 

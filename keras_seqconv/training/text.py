@@ -1,11 +1,10 @@
 """The text of a run: its corpus, its tokenizers, and its stores of ids."""
 
+import collections
 import contextlib
 import dataclasses
 import shutil
 import textwrap
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,7 +186,7 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
     with contextlib.suppress(FileNotFoundError):
         return IdStore.open(folder)
     say(f"Reading the {split} split ...")
-    counts = Counter()
+    counts = collections.Counter()
     training = split == "train"
     texts = corpus.blocks(split)
     if PRESETS[options.preset].is_language_model:
@@ -198,18 +197,18 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
         rows = blocks(lines, **settings)
     else:
-        longest = max(options.max_length, (options.truncate_source or 1) - 1)
+        longest = options.max_length, options.max_length
+        if options.truncate_source is not None:  # as far as a batch can hold it
+            longest = max(options.max_length, options.truncate_source - 1), longest[1]
         rows = encode(
             texts,
             *pair,
             min_length=options.min_length if training else 1,
-            max_length=min(longest, recipe.tokens_per_batch - 1),
+            max_length=tuple(min(n, recipe.tokens_per_batch - 1) for n in longest),
             max_ratio=options.max_ratio if training else None,
             truncate_source=options.truncate_source,
             counts=counts,
         )
-        if options.truncate_source is not None:
-            rows = _of_targets(rows, options.max_length, counts)
     store = IdStore.write(folder, rows)
     cut = counts.pop("truncated", 0)
     left_out = {**corpus.counts[split], **counts}
@@ -220,15 +219,6 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         more += f"; left out: {', '.join(words)}"
     say(f"{split}: {len(store):,} rows{more}")
     return store
-
-
-def _of_targets(rows: Iterable, max_length: int, counts: Counter) -> Iterator:
-    """Rows whose targets are not too long, where sources may be longer."""
-    for row in rows:
-        if len(row["target_ids"]) - 1 <= max_length:
-            yield row
-        else:
-            counts["too_long"] += 1
 
 
 # --- Tokenizers ---

@@ -97,7 +97,7 @@ def _devices_and_recipe(options: TrainingOptions) -> tuple[Devices, Recipe]:
     devices = find_devices(options.devices)
     recipe = resolve_recipe(options, devices.number)
     check_architecture(options, recipe)
-    make_optimizer(recipe)
+    make_optimizer(recipe)  # for its errors
     if recipe.search is not None:
         evaluation.check_metrics(metrics_of_test(options))
     if options.validation_bleu and hosts.shard()[1] > 1:

@@ -346,11 +346,16 @@ def default_parallel(on_keras: bool = True) -> int:
     return min(available_cores(), _PARALLEL)
 
 
+def check_seed(seed: int) -> int:
+    """The seed, of 63 bits, or ValueError."""
+    return check_integer("seed", seed, 0, 2**63 - 1)
+
+
 def seeds_of(seed: int | None, numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Seeds of texts, by what they are numbered; None for one by Python's `random`."""
     if seed is None:
         seed = random.getrandbits(32)
-    check_integer("seed", seed, 0, 2**63 - 1)
+    check_seed(seed)
     return [(seed, number) for number in numbers]
 
 

@@ -19,6 +19,7 @@ from keras_seqconv.translation.text_model import (
     TextModel,
     UnknownTokens,
     check_lengths,
+    check_seed,
     seeds_of,
 )
 
@@ -216,7 +217,7 @@ class Translator(TextModel):
         if num_beams is not None:
             search["num_beams"] = num_beams
         check_positive_integer("n_best", n_best)
-        check_integer("seed", seed, 0, 2**63 - 1)
+        check_seed(seed)
         if sample:
             options = self.search_options(search, SampleOptions, num_samples=n_best)
         else:

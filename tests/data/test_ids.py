@@ -63,6 +63,8 @@ SHORT = {"too_short": 1}
         ({"max_ratio": 2.5}, "abcd", SHORT),
         # The first reason that applies.
         ({"max_length": 4, "max_ratio": 2}, "abd", {**SHORT, "too_long": 1}),
+        ({"max_length": (4, 9)}, "abd", {**SHORT, "too_long": 1}),
+        ({"max_length": (5, 4)}, "abcd", SHORT),
         # Lengths are those of what is cut.
         ({"max_length": 4, "truncate_source": 5}, "abcd", {**SHORT, "truncated": 1}),
     ],
@@ -239,11 +241,14 @@ def test_a_store_is_replaced_and_nothing_else_is(tmp_path):
     IdStore.write(folder, PAIRS[:1])
     assert len(IdStore.open(folder)) == 1
     assert rows_of(old) == PAIRS  # who reads the old one goes on reading it
-    for place in (tmp_path, folder):
-        (place / "thesis.tex").write_text("years")
-        with pytest.raises(ValueError, match=r"thesis\.tex"):
-            IdStore.write(place, PAIRS)
-        assert "thesis.tex" in names(place)
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(ValueError, match=r"thesis\.tex"):
+        IdStore.write(tmp_path, PAIRS)
+    assert names(tmp_path) == ["ids", "thesis.tex"]
+    (folder / "thesis.tex").write_text("years")
+    with pytest.raises(ValueError, match=r"thesis\.tex"):
+        IdStore.write(folder, PAIRS)
+    assert "thesis.tex" in names(folder) and len(IdStore.open(folder)) == 1
     with pytest.raises(ValueError, match="width 3 for target_ids, and a row of 4 ids"):
         old.gather([0, 1], {"source_ids": 3, "target_ids": 3})
 

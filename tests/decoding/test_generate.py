@@ -49,6 +49,12 @@ def test_wrong_arguments_are_named():
             decoding.sample(model, [[4, 2]], **options)
     with pytest.raises(ValueError, match="must be given"):
         decoding.beam_search(model)
+    for name, value in (("max_length_ratio", 1.0), ("return_attention", True)):
+        with pytest.raises(ValueError, match=f"`{name}` needs `source_ids`"):
+            decoding.beam_search_hypotheses(model, batch_size=2, **{name: value})
+    largest = np.array([[8, 2], [8, 2]])
+    ids, _ = decoding.beam_search(model, largest, max_length=3, prefix_ids=[[8], [8]])
+    assert (to_numpy(ids)[:, :, 0] == 8).all()
     with pytest.raises(TypeError, match="'beams'. Did you mean num_beams.*beams=3"):
         decoding.beam_search(model, [[4, 2]], beams=3)
     chosen = decoding.BeamOptions(num_beams=2, max_length=8)

@@ -115,6 +115,10 @@ def test_steps_are_those_of_the_model(case, tmp_path):
     notes = json.loads((tmp_path / "graphs.json").read_text())
     assert notes["has_source"] == model.has_source
     assert notes["max_target_length"] == model.max_target_length
+    outputs = session(tmp_path, "start").get_outputs()
+    inputs = {x.name: len(x.shape) for x in session(tmp_path, "step").get_inputs()}
+    assert inputs.pop("ids") == 2
+    assert {one.name: len(one.shape) for one in outputs} == inputs
 
 
 def test_graphs_are_small_and_int8_smaller(tmp_path):

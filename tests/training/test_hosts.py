@@ -230,3 +230,14 @@ def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):
     first, second = (end(process, 2)[1] for process in both)
     assert words in first and words.removeprefix("host 1: ") in second
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("size", [0, 6, 7, 15])
+def test_files_are_sent_in_pieces(size, tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(hosts, "_PIECE", 7)
+    monkeypatch.setattr(hosts, "_all", lambda data: sent.append(len(data)) or [data])
+    (tmp_path / "file").write_bytes(bytes(range(size)))
+    assert hosts.file_of_first(tmp_path / "file") == ("file", bytes(range(size)))
+    assert sum(sent) == size and max(sent, default=0) <= 7
+    assert hosts.file_of_first(None) is None

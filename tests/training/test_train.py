@@ -28,7 +28,7 @@ from keras_seqconv.training.finish import _average_or_best
 from keras_seqconv.training.recipe import make_model, resolve_recipe, warm_start
 from keras_seqconv.training.run import read_run, sole_run
 from keras_seqconv.training.text import _store, open_corpus_of, read_tokenizers
-from keras_seqconv.training.train import _callbacks
+from keras_seqconv.training.train import _callbacks, _check_positions
 from keras_seqconv_cli import main
 from tests.cli.commands import write
 from tests.processes import run_python
@@ -436,6 +436,9 @@ def test_rows_beyond_learned_positions_are_refused_before_training(corpus, tmp_p
     short = {**TINY, "positions": {"kind": "learned", "max_length": 5}}
     with pytest.raises(ValueError, match="`max_length` must .* the 5 positions .*: 8"):
         train(options_for(corpus, tmp_path / "run", architecture=short), str)
+    rows = IdStore.from_rows([{"source_ids": [4] * 7, "target_ids": [4] * 8}])
+    model = SimpleNamespace(has_source=True, max_source_length=7, max_target_length=8)
+    _check_positions(SimpleNamespace(train=rows, validation=None), model)
 
 
 @pytest.mark.usefixtures("no_finish")
