@@ -5,7 +5,7 @@ search without repeated trigrams and with a minimum length, and ROUGE.
 
     python examples/summarize.py --dataset cnn_dailymail \
         --preset dynamic_conv_cnn_dailymail --vocabulary-size 30000 \
-        --learning-rate 1e-3 --warmup 10000 --max-updates 30000 \
+        --learning-rate 1e-3 --warmup 4000 --max-updates 30000 \
         --tokens-per-batch 3584 --accumulation 16          # for a GPU
     python examples/summarize.py --dataset FOLDER    # with train.article and
                           # train.highlights, validation.article, test.article, ...

@@ -73,7 +73,7 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     machines it changes nothing (benchmarks/README.md, "Memory"). The process then keeps
     its largest size.
 
-    `keras-seqconv train`, `translate` and `evaluate` call this, the last two with an
+    The commands of keras-seqconv that load Keras call this; those that search, with an
     arena for each parallel batch. Call it before a training or long translation of your
     own; it applies to the whole process. Threads keep their arenas, and if pandas is
     installed, the import of Keras starts some threads. The command line therefore calls

@@ -126,8 +126,8 @@ PARTS = {
 class Recipe(Options):
     """How a model is trained and decoded.
 
-    Updates see `tokens_per_batch` * `gradient_accumulation_steps` * `num_replicas`
-    target tokens, padding included.
+    Updates see at most `tokens_per_batch` * `gradient_accumulation_steps` *
+    `num_replicas` tokens of the longer side, padding included.
 
     Args:
         num_replicas: devices of the original.

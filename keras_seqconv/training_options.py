@@ -128,9 +128,9 @@ class TrainingOptions(_RecipeOptions):
     )
     tokenizer: str | None = _text(
         None,
-        "sentencepiece_bpe (the default), sentencepiece_unigram, words, characters, "
-        "moses_bpe; words:FILE, characters:FILE (a token a line), sentencepiece:FILE; "
-        "or a run or model directory with tokenizers",
+        "sentencepiece_bpe, sentencepiece_unigram, words, characters, moses_bpe; "
+        "words:FILE, characters:FILE (a token a line), sentencepiece:FILE; or a run or "
+        "model directory with tokenizers (default: the preset's, or sentencepiece_bpe)",
     )
     source_tokenizer: str | None = _text(
         None, "tokenizer of the source, if not that of both sides"
@@ -198,8 +198,8 @@ class TrainingOptions(_RecipeOptions):
     )
     metrics: str | None = _reports(
         None,
-        "scores of the test split, with commas between them: bleu, chrf, ter, rouge, "
-        "exact, wer, cer (default: by the task)",
+        "scores of the test split, with commas between them: bleu, tokenized_bleu, "
+        "chrf, ter, rouge, exact, wer, cer (default: by the task)",
         metavar="A,B",
     )
     monitor: Literal["nll", "bleu"] = _reports(

@@ -54,9 +54,9 @@ class _Flags(Options):
     limit: int | None = option(None, "number of sentences to use, from the first", ge=1)
     metrics: str | None = option(
         None,
-        "any of bleu, chrf, ter, rouge, exact, wer, cer, perplexity (default: those of "
-        "the task of the model's preset, or bleu,chrf; exact,wer,cer where no "
-        "reference has four words)",
+        "any of bleu, tokenized_bleu, compound_split_bleu, chrf, ter, rouge, exact, "
+        "wer, cer, perplexity (default: those of the task of the model's preset, or "
+        "bleu,chrf; exact,wer,cer where no reference has four words)",
         metavar="A,B",
     )
     tokenize: str | None = option(

@@ -199,6 +199,11 @@ def fit_stream(
 
     Returns:
         Keras' history, also `model.history`.
+
+    Raises:
+        ValueError: nothing ends the training, `steps_per_execution` is not 1, an id of
+            the stream is not that of the model, or the newest checkpoint is of other
+            batches.
     """
     callbacks = list(callbacks)
     if max_updates is None and max_epochs is None and not callbacks:

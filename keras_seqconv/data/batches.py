@@ -59,7 +59,8 @@ class BatchStream:
         num_replicas: number of devices that share a batch; B is a multiple of 8 times
             this if `tokens_per_batch` allows it.
         shard: (i, n): only rows i * B / n to (i + 1) * B / n of each batch, for host i
-            of n. Every host has the same shapes at the same position.
+            of n, a divisor of `num_replicas`. Every host has the same shapes at the
+            same position.
         seed: seed that, with the epoch's number, determines order and composition.
         max_shapes: largest number of shapes; a compiled training compiles each once.
         start_id, pad_id: ids of the start and of padding.
@@ -68,6 +69,10 @@ class BatchStream:
         shapes: every `Shape` (of all shards together) that a batch can have.
         padding_share: share of padding in an epoch's padded tokens, rows of padding
             included.
+
+    Raises:
+        ValueError: a row is longer than `tokens_per_batch`, the store is empty or has
+            other columns than those of a model, or an argument breaks these rules.
 
     Example:
 

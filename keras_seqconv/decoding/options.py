@@ -229,9 +229,11 @@ class SampleOptions(SearchOptions):
 
     Attributes:
         num_samples: N, independent draws for each sentence.
-        top_k: draws from the k most probable tokens only, or None.
+        top_k: draws from the k most probable tokens only, or None (Fan et al. 2018,
+            Hierarchical Neural Story Generation).
         top_p: draws only from the fewest most probable tokens whose probabilities sum
-            to at least p, or None. With `top_k`, a token must meet both conditions.
+            to at least p, or None (Holtzman et al. 2020, The Curious Case of Neural
+            Text Degeneration). With `top_k`, a token must meet both conditions.
     """
 
     num_samples: int = option(1, ge=1)

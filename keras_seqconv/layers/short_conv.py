@@ -176,6 +176,7 @@ class GatedShortConv(ShortConv):
     Args:
         kernel_size, padding, dilation_rate, kernel_initializer, bias_initializer: as in
             `ShortConv`; the projections start as those of `keras.layers.Dense`.
+        activation: of the convolution, None or "silu"; LFM2 has none.
         use_bias: whether projections and convolution have biases.
         kernel_regularizer, bias_regularizer, kernel_constraint, bias_constraint: for
             the projections and the convolution.

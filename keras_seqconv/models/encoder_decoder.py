@@ -57,7 +57,8 @@ class EncoderDecoder(SequenceModel):
             of it and options of its layer, {"kind": "light_conv", "use_glu": False,
             "num_heads": 16}, or a list of these with one entry per block (sides).
             Options are arguments of `LightConvModule`, `DynamicConvModule` and
-            `QueryConvModule`, and override those of the model. Your own mixers are
+            `QueryConvModule`, or `use_bias` and `dilation_rate` of `GatedShortConv`,
+            and override those of the model. Your own mixers are
             rows that you add to `MIXERS`, or classes registered with Keras.
         kernel_sizes: taps of the convolutions, or a list with one entry per block
             (sides); 3, 7, 15 and then 31 by default.
