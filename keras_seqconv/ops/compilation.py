@@ -274,29 +274,6 @@ def bucket(length):
     return tf.maximum(length, table[inside])
 
 
-def primitive(name: str, function: Callable):
-    """A JAX primitive of `function(*tensors, **static)`, without derivatives."""
-    import jax
-    from jax.extend.core import Primitive
-    from jax.interpreters import batching, mlir
-
-    def abstract(*tensors, **static):
-        call = functools.partial(function, **static)
-        return jax.make_jaxpr(call)(*tensors).out_avals[0]
-
-    def batched(tensors, axes, **static):
-        call = functools.partial(function, **static)
-        return jax.vmap(call, in_axes=axes)(*tensors), 0
-
-    made = Primitive(name)
-    made.def_impl(function)
-    made.def_abstract_eval(abstract)
-    batching.primitive_batchers[made] = batched
-    lowering = mlir.lower_fun(function, multiple_results=False)
-    mlir.register_lowering(made, lowering)
-    return made
-
-
 def varying_alike(*tensors) -> tuple:
     """The tensors, each varying over all axes of a `shard_map` that one varies over.
 
@@ -314,18 +291,25 @@ def varying_alike(*tensors) -> tuple:
 
 @functools.cache
 def _tangent():
-    """The JAX primitive of a function's tangent, with a hand-written transpose.
+    """The JAX primitive of a function's tangents, with a hand-written transpose.
 
     Of n tensors the first `count` move, by as many tangents in front of them.
     """
     import jax
-    from jax.interpreters import ad, batching
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
 
     def tangent(*values, function, gradient, count):
         tensors, rest = values[count : 2 * count], values[2 * count :]
-        return jax.jvp(lambda *t: function(*t, *rest), tensors, values[:count])[1]
+        moved = jax.jvp(lambda *t: function(*t, *rest), tensors, values[:count])[1]
+        return jax.tree.leaves(moved)
+
+    def abstract(*values, **static):
+        return jax.make_jaxpr(functools.partial(tangent, **static))(*values).out_avals
 
     def transpose(upstream, *values, function, gradient, count):
+        upstream = tuple(map(ad.instantiate_zeros, upstream))
+        upstream = upstream if len(upstream) > 1 else upstream[0]
         gradients = gradient(upstream, *values[count:])
         return [*gradients[:count], *[None] * (len(values) - count)]
 
@@ -337,11 +321,16 @@ def _tangent():
         # All of them batched.
         values = jax.vmap(lambda *values_of_one: values_of_one, axes)(*values)
         static = {"function": jax.vmap(function), "gradient": jax.vmap(gradient)}
-        return made.bind(*values, **static, count=count), 0
+        tangents = made.bind(*values, **static, count=count)
+        return tangents, [0] * len(tangents)
 
-    made = primitive("tangent_with_gradient", tangent)
+    made = Primitive("tangent_with_gradient")
+    made.multiple_results = True
+    made.def_impl(tangent)
+    made.def_abstract_eval(abstract)
     ad.primitive_transposes[made], ad.primitive_jvps[made] = transpose, moved
     batching.primitive_batchers[made] = batched
+    mlir.register_lowering(made, mlir.lower_fun(tangent, multiple_results=True))
     return made
 
 
@@ -352,7 +341,7 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
     order each backend has a condition of its own, met here.
 
     Args:
-        function: maps tensors to a tensor or, on TensorFlow, a tuple of tensors.
+        function: maps tensors to a tensor or a tuple of tensors.
             Those without a gradient, integers, come last.
         gradient: called as `gradient(upstream, *tensors)`, `upstream` in the structure
             of the outputs; returns one gradient per tensor. Made of functions with
@@ -370,7 +359,8 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
             )
             static = {"function": function, "gradient": gradient, "count": count}
             tangents = _tangent().bind(*tangents[:count], *tensors, **static)
-            return differentiable(*tensors), tangents
+            outputs = differentiable(*tensors)
+            return outputs, jax.tree.unflatten(jax.tree.structure(outputs), tangents)
 
         return lambda *tensors: differentiable(*varying_alike(*tensors))
 

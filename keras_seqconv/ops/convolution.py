@@ -13,9 +13,7 @@ from keras_seqconv.ops import formulas
 from keras_seqconv.ops.compilation import (
     compiled_by_xla,
     in_export,
-    primitive,
     run_formula,
-    varying_alike,
     with_gradient,
 )
 from keras_seqconv.ops.fused import take, wide
@@ -215,10 +213,6 @@ def _check(kind, inputs, kernel):
 
 def _convolve(kind, inputs, kernel, left, inside_xla=False):
     """The convolution with its gradient."""
-    if keras.backend.backend() == "jax":
-        static = {"kind": kind, "left": left, "taps": kernel.shape[-2:]}
-        tensors = varying_alike(inputs, kernel)
-        return _primitives()[0].bind(*tensors, **static)
     inside_xla = inside_xla or compiled_by_xla()
 
     def convolve(inputs, kernel):
@@ -278,58 +272,6 @@ def _gradients(kind, upstream, inputs, kernel, left, inside_xla):
     if in_export():  # a SavedModel stores first gradients only: autodiff
         return gradients(upstream, inputs, kernel)
     return with_gradient(gradients, gradient)(upstream, inputs, kernel)
-
-
-@functools.cache
-def _primitives():
-    """The convolution and its gradients for inputs and kernel, for JAX.
-
-    Each is linear in both arguments, and the other two are its transposes. So JAX
-    differentiates them forward and backward, to any order.
-    """
-    from jax.interpreters.ad import defbilinear
-
-    def convolution(inputs, kernel, *, kind, left, taps):
-        outputs = run_formula(kind.fused, kind.plain, inputs, kernel, static=(left,))
-        return _heads_joined(outputs, inputs)
-
-    # What a gradient does not depend on may be anything of the right shape.
-    def by_inputs(upstream, kernel, *, kind, left, taps):
-        both = _one_of(kind.fused_gradients, 0), _one_of(kind.plain_gradients, 0)
-        outputs = run_formula(*both, upstream, upstream, kernel, static=(left,))
-        return _heads_joined(outputs, upstream)
-
-    def by_kernel(upstream, inputs, *, kind, left, taps):
-        both = _one_of(kind.fused_gradients, 1), _one_of(kind.plain_gradients, 1)
-        leading = ops.shape(inputs)[:2] if kind is _DYNAMIC else ()
-        kernel = ops.zeros((*leading, *taps), upstream.dtype)
-        return run_formula(*both, upstream, inputs, kernel, static=(left,))
-
-    primitives = y, dx, dk = [
-        primitive(f"{function.__name__}_of_heads", function)
-        for function in (convolution, by_inputs, by_kernel)
-    ]
-    defbilinear(
-        y,
-        lambda upstream, x, k, **static: dx.bind(upstream, k, **static),
-        lambda upstream, x, k, **static: dk.bind(upstream, x, **static),
-    )
-    defbilinear(
-        dx,
-        lambda upstream, g, k, **static: y.bind(upstream, k, **static),
-        lambda upstream, g, k, **static: dk.bind(g, upstream, **static),
-    )
-    defbilinear(
-        dk,
-        lambda upstream, g, x, **static: y.bind(x, upstream, **static),
-        lambda upstream, g, x, **static: dx.bind(g, upstream, **static),
-    )
-    return primitives
-
-
-@functools.cache
-def _one_of(gradients, number):
-    return lambda *arguments: gradients(*arguments)[number]
 
 
 def _accumulate_in_float32(formula, under_xla):
