@@ -11,36 +11,25 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqconv.support.arguments import check_integer, check_number, public_names
+from keras_seqconv.support.arguments import public_names
+from keras_seqconv.support.schema import check_fields, option
 
 __dir__ = public_names(globals())
 
 # Periods are computed up to this update.
 MAX_UPDATES = 2**30
-# Minimum of each argument; where it is an int, values must be ints too.
-_MINIMA = {
-    "learning_rate": 0.0, "warmup_steps": 0, "warmup_start": 0.0, "period": 1,
-    "floor": 0.0, "period_growth": 1.0, "shrink": 0.0,
-}  # fmt: skip
 
 
 @dataclasses.dataclass(eq=False)
 class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """A line from (0, warmup_start) to (warmup_steps, learning_rate), then `_later`."""
 
-    learning_rate: float
-    warmup_steps: int = 0
-    warmup_start: float = 0.0
+    learning_rate: float = option(ge=0)
+    warmup_steps: int = option(0, ge=0)
+    warmup_start: float = option(0.0, ge=0)
 
     def __post_init__(self):
-        for name, value in vars(self).items():
-            if isinstance(_MINIMA[name], int):
-                check_integer(name, value, _MINIMA[name])
-            elif check_number(name, value) < _MINIMA[name]:
-                raise ValueError(
-                    f"`{name}` must be at least {_MINIMA[name]:g}. "
-                    f"Received: {name}={value!r}"
-                )
+        check_fields(self)
 
     def __call__(self, step):
         updates = ops.cast(step, "int32")
@@ -70,9 +59,7 @@ class InverseSquareRoot(_AfterWarmUp):
         warmup_start: rate of the first update.
     """
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_integer("warmup_steps", self.warmup_steps, 1)
+    warmup_steps: int = option(0, ge=1)
 
     def _later(self, updates):
         later = ops.cast(ops.maximum(updates, self.warmup_steps), "float32")
@@ -105,10 +92,10 @@ class WarmupCosine(_AfterWarmUp):
         shrink: factor of both rates in each further period.
     """
 
-    period: int = 20_000
-    floor: float = 0.0
-    period_growth: float = 1.0
-    shrink: float = 1.0
+    period: int = option(20_000, ge=1)
+    floor: float = option(0.0, ge=0)
+    period_growth: float = option(1.0, ge=1)
+    shrink: float = option(1.0, ge=0)
 
     def _later(self, updates):
         after = ops.maximum(updates - self.warmup_steps, 0)

@@ -14,11 +14,7 @@ from keras import ops
 
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.support import weights_not_finite
-from keras_seqconv.support.arguments import (
-    check_integer,
-    check_number,
-    check_positive_integer,
-)
+from keras_seqconv.support.schema import check_fields, option
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,6 +34,7 @@ class TrainingCallback(keras.callbacks.Callback):
 
     def __post_init__(self):
         super().__init__()
+        check_fields(self)
 
     def on_train_begin(self, logs=None):
         """Forgets a training before, unless `set_state` has just told its state."""
@@ -132,7 +129,7 @@ def monitored(callback, logs: dict) -> float | None:
 
 def is_better(value: float, best: float | None, mode: str, margin: float = 0) -> bool:
     """Whether a result improves the best by more than this share of it."""
-    if best is None or math.isnan(value):
+    if best is None or math.isnan(best) or math.isnan(value):
         return not math.isnan(value)
     return value > best * (1 + margin) if mode == "max" else value < best * (1 - margin)
 
@@ -146,16 +143,6 @@ class RateCallback(TrainingCallback):
     rate = None  # after the warm-up
     # Updates that the warm-up is ahead of those completed.
     _ahead = 0
-    _needs_rate = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("shrink", self.shrink)
-        check_integer("warmup_steps", self.warmup_steps, 0)
-        check_number("warmup_start", self.warmup_start, "at least 0", lambda x: x >= 0)
-        if self.learning_rate is not None or self._needs_rate:
-            rule = "a positive number"
-            check_number("learning_rate", self.learning_rate, rule, lambda x: x > 0)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -202,17 +189,12 @@ class FixedSchedule(RateCallback):
         warmup_steps, warmup_start: updates of the warm-up, and its first rate.
     """
 
-    learning_rate: float
-    force_anneal: int | None = None
-    shrink: float = 0.1
-    warmup_steps: int = 0
-    warmup_start: float = 0.0
+    learning_rate: float = option(gt=0)
+    force_anneal: int | None = option(None, ge=1)
+    shrink: float = option(0.1, gt=0)
+    warmup_steps: int = option(0, ge=0)
+    warmup_start: float = option(0.0, ge=0)
     _ahead = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.force_anneal is not None:
-            check_positive_integer("force_anneal", self.force_anneal)
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.force_anneal is not None:
@@ -239,20 +221,18 @@ class ReduceOnPlateau(RateCallback):
         shrink, warmup_steps, warmup_start: as in `FixedSchedule`.
     """
 
-    learning_rate: float | None = None
-    shrink: float = 0.1
-    patience: int = 0
+    learning_rate: float | None = option(None, gt=0)
+    shrink: float = option(0.1, gt=0)
+    patience: int = option(0, ge=0)
     monitor: str = "val_nll"
     mode: str = "auto"
-    warmup_steps: int = 0
-    warmup_start: float = 0.0
+    warmup_steps: int = option(0, ge=0)
+    warmup_start: float = option(0.0, ge=0)
     state_names = ("rate", "best", "bad_epochs")
     best, bad_epochs = None, 0
-    _needs_rate = False
 
     def __post_init__(self):
         super().__post_init__()
-        check_integer("patience", self.patience, 0)
         self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_train_begin(self, logs=None):
@@ -284,7 +264,7 @@ class StopAtLearningRate(TrainingCallback):
     It comes after the callbacks that change the rate.
     """
 
-    minimum: float
+    minimum: float = option()
     state_names = ("rate",)
     rate = None  # at the end of an epoch: a warm-up may begin at 0
 
@@ -319,7 +299,7 @@ class EarlyStopping(TrainingCallback):
         mode: "min", "max" or "auto", see `checkpoints.direction`.
     """
 
-    patience: int
+    patience: int = option(ge=1)
     monitor: str = "val_nll"
     mode: str = "auto"
     state_names = ("best", "bad_validations")
@@ -327,7 +307,6 @@ class EarlyStopping(TrainingCallback):
 
     def __post_init__(self):
         super().__post_init__()
-        check_positive_integer("patience", self.patience)
         self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_train_begin(self, logs=None):
@@ -370,7 +349,7 @@ class StopOnNaN(TrainingCallback):
         directory: folder of `Checkpoints`, for the message.
     """
 
-    every: int = 20
+    every: int = option(20, ge=1)
     directory: str | os.PathLike | None = None
     MINIMUM_LOSS_SCALE = 1e-4
 

@@ -27,6 +27,7 @@ from keras_seqconv.support.arguments import (
     check_positive_integer,
 )
 from keras_seqconv.support.files import naming_file
+from keras_seqconv.support.schema import option
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,8 +57,8 @@ class Checkpoints(TrainingCallback):
     """
 
     directory: str | os.PathLike
-    keep_last: int | None = 10
-    keep_best: int = 1
+    keep_last: int | None = option(10, ge=0)
+    keep_best: int = option(1, ge=0)
     monitor: str = "val_nll"
     mode: str = "auto"
     recipe: dict | None = None
@@ -68,9 +69,6 @@ class Checkpoints(TrainingCallback):
         super().__post_init__()
         self.directory = Path(self.directory)
         self.mode = checkpoints.direction(self.monitor, self.mode)
-        if self.keep_last is not None:
-            check_integer("keep_last", self.keep_last, 0)
-        check_integer("keep_best", self.keep_best, 0)
         self.callbacks, self.stream = (), None
 
     def on_train_begin(self, logs=None):

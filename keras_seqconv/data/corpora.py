@@ -32,17 +32,6 @@ _SPLIT = re.compile(r"(train|validation|valid|dev|val|test)[\w-]*")
 _NAME = re.compile(r"([\w-]+)\.(?:(.+)\.)?([\w-]+)")
 
 
-class WrongLanguages(ValueError):
-    """Raised for languages that a corpus does not have, or that nothing selects.
-
-    `languages` are those to choose from, empty where columns have no names.
-    """
-
-    def __init__(self, message: str, languages: Sequence[str] = ()):
-        super().__init__(message)
-        self.languages = languages
-
-
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """Text of a model by split and side; made by `open_corpus`.
@@ -226,8 +215,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
             f"validation split. Received: {share}"
         )
 
-    rule = "above 0 and at most 0.5"
-    check_number("validation_share", share, rule, lambda share: 0 < share <= 0.5)
+    check_number("validation_share", share, gt=0, le=0.5)
 
     def read(split, counts):
         if split not in ("train", "validation"):
@@ -291,7 +279,7 @@ def _direction(
         return source, target
     received = "Received: {!r} and {!r}".format(*chosen)
     if not names:
-        raise WrongLanguages(
+        raise ValueError(
             "`source_language` and `target_language` must name the two columns of "
             f"{corpus}. {received}"
         )
@@ -301,12 +289,12 @@ def _direction(
         listed += (
             ". Nothing says which is translated: give "
             f"`source_language`={first} `target_language`={second} or "
-            f"`source_language`={second} `target_language`={first}"
+            f"`source_language`={second} `target_language`={first}; of a language "
+            "model `target_language` alone"
         )
-    raise WrongLanguages(
+    raise ValueError(
         "`source_language` and `target_language` must be two languages of "
-        f"{corpus}: {listed}. {received}",
-        names,
+        f"{corpus}: {listed}. {received}"
     )
 
 

@@ -81,9 +81,7 @@ _RULES = {
         "activation_dropout", "attention_dropout", "dropout", "input_dropout",
         "weight_dropout",
     ),
-    lambda name, value: check_number(
-        name, value, "at least 1", lambda value: value >= 1
-    ): ("factor",),
+    lambda name, value: check_number(name, value, ge=1): ("factor",),
     lambda name, value: check_kernel_size(value): ("kernel_size",),
     lambda name, value: check_choice(name, value, ("same", "causal")): (
         "canon", "padding",

@@ -39,7 +39,7 @@ class ConvS2SInitializer(keras.initializers.VarianceScaling):
 
     def __init__(self, dropout: float = 0.0, gain: float = 1.0, seed=None):
         check_rate("dropout", dropout)
-        check_number("gain", gain, "positive", lambda gain: gain > 0)
+        check_number("gain", gain, gt=0)
         super().__init__(
             scale=gain * (1 - dropout),
             mode="fan_in",

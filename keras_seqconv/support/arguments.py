@@ -1,9 +1,16 @@
 """Checks of arguments and shapes that all of the package shares."""
 
 import difflib
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable
+
+# Bounds of numbers: sign, comparison.
+BOUNDS = {
+    "ge": (">=", operator.ge), "gt": (">", operator.gt),
+    "le": ("<=", operator.le), "lt": ("<", operator.lt),
+}  # fmt: skip
 
 
 def check_integer(
@@ -28,8 +35,7 @@ def check_positive_integer(name: str, value: int) -> int:
 
 def check_rate(name: str, value: float) -> float:
     """`value`, or ValueError unless it is a dropout rate, 0 <= rate < 1."""
-    rule = "at least 0 and less than 1"
-    return check_number(name, value, rule, lambda rate: 0 <= rate < 1)
+    return check_number(name, value, ge=0, lt=1)
 
 
 def check_choice(name: str, value, choices: tuple):
@@ -72,14 +78,16 @@ def is_number(value) -> bool:
     return number and abs(value) <= sys.float_info.max
 
 
-def check_number(
-    name: str,
-    value: float,
-    rule: str = "a finite number",
-    valid: Callable[[float], bool] = lambda value: True,
-) -> float:
-    """`value`, or ValueError unless it is a finite number that keeps to the rule."""
-    if not (is_number(value) and valid(value)):
+def check_number(name: str, value: float, **bounds: float) -> float:
+    """`value`, or ValueError unless it is a finite number within bounds.
+
+    These are `ge` (>=), `gt`, `le` and `lt`.
+    """
+    if not is_number(value) or not all(
+        BOUNDS[key][1](value, bound) for key, bound in bounds.items()
+    ):
+        rules = [f"{BOUNDS[key][0]} {bounds[key]:g}" for key in BOUNDS if key in bounds]
+        rule = f"a finite number {' and '.join(rules)}".strip()
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     return plain(value)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_seqconv.support.arguments import (
+    BOUNDS,
     check_boolean,
     check_choice,
     check_integer,
@@ -20,12 +21,6 @@ from keras_seqconv.support.arguments import (
 )
 
 REQUIRED = dataclasses.MISSING
-_BOUNDS = {
-    "ge": (">=", lambda value, bound: value >= bound),
-    "gt": (">", lambda value, bound: value > bound),
-    "le": ("<=", lambda value, bound: value <= bound),
-    "lt": ("<", lambda value, bound: value < bound),
-}
 
 
 def option(default: Any = REQUIRED, help: str = "", **metadata) -> Any:
@@ -71,14 +66,8 @@ def checked_value(field: dataclasses.Field, value):
     if kind is int:
         return check_integer(name, value, rule.get("ge"), rule.get("le"))
     if kind is float:
-        bounds = [(*_BOUNDS[key], rule[key]) for key in _BOUNDS if key in rule]
-        text = " and ".join(f"{sign} {bound:g}" for sign, _, bound in bounds)
-        text = f"a finite number {text}".strip()
-
-        def valid(number):
-            return all(holds(number, bound) for _, holds, bound in bounds)
-
-        return float(check_number(name, value, text, valid))
+        bounds = {key: rule[key] for key in BOUNDS if key in rule}
+        return float(check_number(name, value, **bounds))
     if typing.get_origin(kind) is tuple:
         return _checked_items(field, value)
     classes = kind if isinstance(kind, tuple) else (kind,)
@@ -128,6 +117,18 @@ def _checked_part(name: str, value, classes: tuple):
     raise ValueError(f"`{name}` must be {kinds}. Received: {name}={value!r}")
 
 
+def check_fields(holder, fields: Iterable[dataclasses.Field] | None = None) -> None:
+    """Checks fields of a dataclass, by default those that are made by `option`.
+
+    Numbers of NumPy become those of Python, which JSON can hold.
+    """
+    if fields is None:
+        fields = [field for field in dataclasses.fields(holder) if field.metadata]
+    for field in fields:
+        value = checked_value(field, getattr(holder, field.name))
+        object.__setattr__(holder, field.name, value)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Base of options.
@@ -137,11 +138,7 @@ class Options:
     """
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            # Numbers of NumPy become those of Python, which JSON can hold.
-            object.__setattr__(
-                self, field.name, checked_value(field, getattr(self, field.name))
-            )
+        check_fields(self, dataclasses.fields(self))
 
     @classmethod
     def from_names(cls, values: dict) -> "typing.Self":

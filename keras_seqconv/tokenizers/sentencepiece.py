@@ -167,12 +167,7 @@ class SentencePieceTokenizer(Tokenizer):
             ValueError: an argument breaks its rule, `texts` hold no text, or
                 `vocabulary_size` does not fit the characters or the texts.
         """
-        check_number(
-            "character_coverage",
-            character_coverage,
-            "from 0.98 to 1",
-            lambda share: 0.98 <= share <= 1,
-        )
+        check_number("character_coverage", character_coverage, ge=0.98, le=1)
         check_positive_integer("vocabulary_size", vocabulary_size)
         check_choice("model_type", model_type, ("bpe", "unigram"))
         check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)

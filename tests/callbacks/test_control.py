@@ -18,7 +18,7 @@ from keras_seqconv.callbacks import (
     StopOnNaN,
     Validate,
 )
-from keras_seqconv.callbacks.control import rate_of
+from keras_seqconv.callbacks.control import is_better, rate_of
 from keras_seqconv.optimizers import TokenNormalized
 from tests.callbacks.small import Probe, Stream, fit, make_model, results
 
@@ -60,16 +60,25 @@ def test_rates(callbacks, batches, epochs, wanted):
 @pytest.mark.parametrize(
     "name, value, rule",
     [
-        ("learning_rate", -1.0, "a positive number"),
-        ("learning_rate", None, "a positive number"),
+        ("learning_rate", -1.0, "a finite number > 0"),
+        ("learning_rate", None, "a finite number > 0"),
+        ("shrink", 0.0, "a finite number > 0"),
         ("force_anneal", 0, "a positive integer"),
-        ("warmup_start", "a", "at least 0"),
+        ("warmup_start", "a", "a finite number >= 0"),
         ("warmup_steps", -1, "an integer >= 0"),
     ],
 )
 def test_wrong_rates_are_named(name, value, rule):
     with pytest.raises(ValueError, match=f"`{name}` must be {rule}.*{name}={value!r}"):
         FixedSchedule(**{"learning_rate": 0.1, name: value})
+
+
+def test_a_result_is_better_than_nan():
+    assert is_better(2.0, float("nan"), "min") and is_better(2.0, None, "max")
+    assert not is_better(float("nan"), 2.0, "min")
+    assert not is_better(float("nan"), float("nan"), "min")
+    with pytest.raises(ValueError, match="`every` must be a positive integer"):
+        StopOnNaN(every=0)
 
 
 @pytest.mark.parametrize(

@@ -216,10 +216,7 @@ def test_an_epoch_that_was_cut_short_is_no_validation(tmp_path):
     ends = []
     for name, limits in (("whole", [40]), ("parts", [8, 40])):
         for limit in limits:
-            callbacks = [
-                EarlyStopping(2, "loss", "max"),
-                Checkpoints(tmp_path / name),
-            ]
+            callbacks = [EarlyStopping(2, "loss", "max"), Checkpoints(tmp_path / name)]
             fit(make_model(), callbacks, limit, directory=tmp_path / name)
         ends.append(updates(tmp_path / name)[-1])
     assert ends[0] == ends[1] < 40

@@ -9,12 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.callbacks import (
-    LogFile,
-    Progress,
-    Validate,
-    ValidationBLEU,
-)
+from keras_seqconv.callbacks import LogFile, Progress, Validate, ValidationBLEU
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.support import ProgressLine
 from tests.backends import to_numpy

@@ -41,8 +41,8 @@ WRONG = {
 }  # fmt: skip
 RULES = {
     "num_heads": "a positive integer", "padding": "one of", "layer": "a Keras layer",
-    "weight_dropout": "at least 0 and less than 1", "scale": "a finite number",
-    "epsilon": "positive", "gain": "positive|finite",
+    "weight_dropout": ">= 0 and < 1", "scale": "a finite number",
+    "epsilon": "> 0", "gain": "> 0",
 }  # fmt: skip
 
 
