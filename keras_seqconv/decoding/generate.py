@@ -17,7 +17,12 @@ from keras_seqconv.decoding.hypotheses import Hypotheses
 from keras_seqconv.decoding.loops import whole_search
 from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions, SearchOptions
-from keras_seqconv.decoding.tasks import limits_of, of_sentences
+from keras_seqconv.decoding.tasks import (
+    check_source,
+    check_tensors,
+    limits_of,
+    of_sentences,
+)
 from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import (
     check_choice,
@@ -173,9 +178,9 @@ def sample_hypotheses(
             `beam_search_hypotheses`.
         seed: int for equal draws in every call, a `keras.random.SeedGenerator`, or None
             for Keras' own; an exported function needs one of the first two and tracks
-            the generator's state. Or the random numbers, a tensor (B * N, L) uniform
-            in [0, 1). Or, in eager calls, a list of B pairs of integers: the draws of
-            a sentence depend on its own pair alone.
+            the generator's state. Or the random numbers, floats (B * N, L) uniform in
+            [0, 1). Or, in eager calls, B pairs of integers: the draws of a sentence
+            depend on its own pair alone.
         options, **names: `SampleOptions`, or its options by name. `temperature`,
             `top_k` and `max_length` may be scalar tensors, so that one graph serves all
             values (unchecked, with `max_length_ratio` 0 and without a limit of the
@@ -189,6 +194,10 @@ def sample_hypotheses(
     options = SampleOptions.of_call(options, names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
+    if isinstance(seed, np.ndarray) and seed.dtype.kind == "f":
+        seed = ops.convert_to_tensor(seed)
+    elif isinstance(seed, np.ndarray | tuple):
+        seed = [*plain(seed)]
     if isinstance(seed, list) and len(seed) != rows:
         raise ValueError(
             f"`seed` must hold a pair for each of {rows} sentences. "
@@ -264,9 +273,10 @@ def score(
             "`target_ids` must have shape (B, T) or (B, N, T). "
             f"Received: target_ids.shape={tuple(targets.shape)}"
         )
-    _check_source(model, source_ids, (*_OF_MODELS, "log_prob"))
+    _check_model(model, (*_OF_MODELS, "log_prob"))
+    check_source(model, source_ids)
     tensors = {"target_ids": targets, **_ids(source_ids=source_ids)}
-    _check_tensors(model, tensors)
+    check_tensors(model, tensors, in_place(tensors))
     return run_cached(_score, model, options, tensors)
 
 
@@ -275,23 +285,17 @@ def score(
 
 def _ids(**inputs) -> dict:
     """The ids that are given, as tensors."""
-    tensors = {
+    return {
         name: ops.convert_to_tensor(value, dtype="int32")
         for name, value in inputs.items()
         if value is not None
     }
-    for name, value in tensors.items():
-        if len(value.shape) != 2:
-            raise ValueError(
-                f"`{name}` must have two axes, sentences and time. "
-                f"Received: {name}.shape={tuple(value.shape)}"
-            )
-    return tensors
 
 
 def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
     """The tensors of a search by name; ValueError where arguments do not fit."""
-    _check_source(model, source_ids)
+    _check_model(model)
+    check_source(model, source_ids)
     options.check_model(model, source_ids is not None)
     rows = getattr(model, "state_rows", None)  # of a `StepFunction`
     tensors = _ids(source_ids=source_ids, prefix_ids=prefix_ids, state=rows)
@@ -303,17 +307,12 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
             )
         # As a tensor, because one graph serves all sizes.
         tensors["rows"] = ops.zeros((batch_size, 0), "int32")
-    if not tensors:
-        raise ValueError(
-            "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
-            "Received: none of them"
-        )
-    _check_tensors(model, tensors)
+    check_tensors(model, tensors, in_place(tensors))
     return tensors
 
 
-def _check_source(model, source_ids, members=_OF_MODELS):
-    """ValueError where a source is missing, or is not read; or for no model."""
+def _check_model(model, members=_OF_MODELS):
+    """ValueError for an object that has not all of the members."""
     for member in getattr(model, "models", [model]):
         missing = [name for name in members if not hasattr(member, name)]
         if missing:
@@ -323,40 +322,6 @@ def _check_source(model, source_ids, members=_OF_MODELS):
                 " `type(model).from_config(model.get_config())` has them. "
                 f"Received: model={member!r}, without {', '.join(missing)}"
             )
-    wanted = getattr(model, "has_source", None)
-    if wanted not in (None, source_ids is not None):
-        rule = "be given for a translation" if wanted else "be None for a language"
-        received = None if source_ids is None else type(source_ids).__name__
-        raise ValueError(
-            f"`source_ids` must {rule} model. "
-            f"Received: source_ids={received}, model={type(model).__name__}"
-        )
-
-
-def _check_tensors(model, tensors):
-    """ValueError unless all have as many rows, and ids are in the vocabulary.
-
-    XLA reads other ids as the nearest one. Ids of a function that is traced have no
-    values yet, and rows no number.
-    """
-    rows = {name: value.shape[0] for name, value in tensors.items()}
-    if len(set(rows.values()) - {None}) > 1:
-        raise ValueError(
-            f"{' and '.join(f'`{name}`' for name in rows)} must have as many rows. "
-            f"Received: {' and '.join(map(str, rows.values()))}"
-        )
-    for name in () if in_place(tensors) else tensors:
-        side, _, kind = name.partition("_")
-        side = "source" if side == "source" else "target"
-        size = getattr(model, f"{side}_vocabulary_size", None)
-        if kind == "ids" and size is not None:
-            ids = ops.convert_to_numpy(tensors[name])
-            wrong = ids[(ids < 0) | (ids >= size)]
-            if wrong.size:
-                raise ValueError(
-                    f"`{name}` must be at least 0 and less than the {side} "
-                    f"vocabulary's size {size}. Received: {wrong[0]}"
-                )
 
 
 def is_compiled(jit_compile: bool | None) -> bool:

@@ -40,10 +40,11 @@ def run_cached(
     """
     if in_place(tensors):
         return function(model, options, tensors)
-    key = (function, options, _description(tensors), jit_compile)
+    specs = _sizeless(tensors)
+    key = (function, options, tuple(sorted(specs.items())), jit_compile)
 
     def make():
-        return _graph(function, model, options, _sizeless(tensors), jit_compile)
+        return _graph(function, model, options, specs, jit_compile)
 
     return _cached(model, key, make)(tensors)
 
@@ -85,11 +86,6 @@ def _sizeless(tensors: dict) -> dict:
         name: tf.TensorSpec([None] * len(value.shape), value.dtype)
         for name, value in tensors.items()
     }
-
-
-def _description(tensors: dict) -> tuple:
-    """Hashable description of the tensors' `_sizeless` specifications."""
-    return tuple(sorted((n, len(x.shape), x.dtype) for n, x in tensors.items()))
 
 
 def _graph(

@@ -8,8 +8,6 @@
   start.
 """
 
-from collections.abc import Callable
-
 import keras
 from keras import ops
 
@@ -20,7 +18,7 @@ from keras_seqconv.decoding.hypotheses import (
     Records,
     hypotheses,
 )
-from keras_seqconv.decoding.next_tokens import NEVER, Constraints
+from keras_seqconv.decoding.next_tokens import NEVER
 from keras_seqconv.decoding.step import (
     SHRINK_AT,
     Rows,
@@ -49,51 +47,30 @@ def _initial_state(task: SearchTask, tensors: dict, max_length) -> dict:
 def whole_search(model, options, tensors: dict) -> Hypotheses:
     """The search as a part of the graph that is being traced."""
     limits, longest = limits_of(model, options, tensors)
-    num_steps = longest + 1
     task = with_rules(task_of(model, options, tensors), tensors, limits)
-    resizes = may_resize(ops.shape(limits)[0])
-    return search(
-        task.step,
-        _initial_state(task, tensors, None if resizes else num_steps),
-        task.strategy,
-        task.constraints,
-        num_steps=num_steps,
-        num_hypotheses=task.num_hypotheses,
-    )
+    return search(task, tensors, longest + 1)
 
 
-def search(
-    step: Callable,
-    state: dict,
-    strategy,
-    constraints: Constraints,
-    *,
-    num_steps,
-    num_hypotheses: int,
-) -> Hypotheses:
-    """Search for the best, or draw, continuations of a start token.
+def search(task: SearchTask, tensors: dict, num_steps) -> Hypotheses:
+    """Searches for the best, or draws, continuations of a start token.
 
     Args:
-        step: `step(ids (R, 1) int32, state) -> (logits (R, V), state)`.
-        state: {"shared": ..., "beams": ...}, nested. Leaves of "shared" have B rows,
-            leaves of "beams" R rows, or rank 0. When beams change places, these rows
-            do; when sentences leave, both. With the option `return_attention`,
-            `state["beams"]["attention"]` is (R, S). Other keys are left as they are.
-        strategy: chooses what goes on (decoding/strategies.py).
-        constraints: what may be chosen, and the options.
+        task: with its rules.
+        tensors: of the call, see `tasks.py`.
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
-        num_hypotheses: N, at most G.
     """
-    task = SearchTask(step, strategy, constraints, num_hypotheses)
+    resizes = may_resize(ops.shape(of_sentences(tensors))[0])
+    state = _initial_state(task, tensors, None if resizes else num_steps)
     common, rows, sentences = begin(task, state, num_steps)
-    batch_size = ops.shape(sentences.scores)[0]
-    if may_resize(batch_size):
+    if resizes:
         ended, records = _run_resizing(task, common, rows, sentences, num_steps)
     else:
         _, _, sentences, records = _run_steps(task, common, rows, sentences, num_steps)
         ended = best_ended(task, sentences)
-    tokens, beams = _follow(records.backpointers, ended, strategy.num_beams, num_steps)
-    return hypotheses(constraints.model, ended, records, tokens, beams)
+    tokens, beams = _follow(
+        records.backpointers, ended, task.strategy.num_beams, num_steps
+    )
+    return hypotheses(task.constraints.model, ended, records, tokens, beams)
 
 
 def _run_steps(task: SearchTask, common, rows, sentences, size, least=0) -> tuple:

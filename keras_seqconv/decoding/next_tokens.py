@@ -48,15 +48,13 @@ class Constraints(NamedTuple):
         """Applies the rules to the logits of a step.
 
         Args:
-            logits: (R, V).
+            logits: (R, V), after the temperature.
             step: int32 scalar: tokens that the hypotheses have.
             history: (R, L) int32: these tokens; needed to block n-grams.
         """
         model, options = self.model, self.options
         step = ops.convert_to_tensor(step, dtype="int32")
         logits = ops.float32_logits(logits)
-        if options.temperature != 1:
-            logits = logits / options.temperature
         if ops.has_fast_log_softmax(logits):
             logits, normalizer = ops.log_softmax(logits), None
             blocks = VocabularyBlocks.of(logits)

@@ -146,37 +146,28 @@ class Graph:
         Returns:
             Value by output.
         """
-        from onnx import helper
+        from onnx import compose, helper
 
-        renamed = {"": ""}
+        # Graphs in nodes name weights around them, which `onnx.compose` renames last.
+        weights = [weight.name for weight in model.graph.initializer]
+        names = {name: f"{prefix}{name}" for name in weights}
         for item in model.graph.input:
             kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name
-            renamed[item.name] = feeds[item.name].cast(kind).name
-
-        def name_of(name):
-            return renamed.setdefault(name, f"{prefix}{name}")
-
-        for weight in model.graph.initializer:
-            copy = type(weight)()
-            copy.CopyFrom(weight)
-            copy.name = name_of(weight.name)
-            self._weights.append(copy)
-        for node in model.graph.node:
-            copy = type(node)()
-            copy.CopyFrom(node)
-            copy.name = f"{prefix}{node.name}" if node.name else ""
-            copy.input[:] = map(name_of, node.input)
-            copy.output[:] = map(name_of, node.output)
-            self._nodes.append(copy)
+            names[item.name] = feeds[item.name].cast(kind).name
+        graph = compose.add_prefix_graph(
+            model.graph, prefix, rename_inputs=False, name_map=names
+        )
+        self._weights += graph.initializer
+        self._nodes += graph.node
         for opset in model.opset_import:
             version = self._opsets.get(opset.domain, 0)
             self._opsets[opset.domain] = max(version, opset.version)
         outputs = {}
-        for item in model.graph.output:
+        for item, renamed in zip(model.graph.output, graph.output, strict=True):
             tensor = item.type.tensor_type
             shape = [dim.dim_value or None for dim in tensor.shape.dim]
             kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-            outputs[item.name] = Value(self, name_of(item.name), kind, shape)
+            outputs[item.name] = Value(self, renamed.name, kind, shape)
         return outputs
 
     def model(self, outputs: dict[str, Value]):

@@ -31,7 +31,11 @@ SHRINK_AT = 0.75
 class SearchTask(NamedTuple):
     """Constants of all steps, for any remaining sentences.
 
-    step: `step(ids, state) -> (logits, state)`.
+    step: `step(ids (R, 1) int32, state) -> (logits (R, V), state)`. The state is
+        {"shared": ..., "beams": ...}, nested. Leaves of "shared" have a row for each
+        sentence, leaves of "beams" R rows, or rank 0. When beams change places, these
+        rows do; when sentences leave, both. With the option `return_attention`,
+        `state["beams"]["attention"]` is (R, S). Other keys are left as they are.
     strategy: chooses what goes on (decoding/strategies.py).
     constraints: model and options; the tensors of the rules are in `Rows`.
     num_hypotheses: N.

@@ -5,7 +5,6 @@ Tensors by name: `source_ids` (B, S), `prefix_ids` (B, P), `rows` or `state` (B,
 where a call gives tensors for these options.
 """
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -57,13 +56,11 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Searc
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.
         step = functools.partial(model.step, temperature=temperature)
-        options = dataclasses.replace(options, temperature=1.0)
-    elif "temperature" in tensors:
-        options = dataclasses.replace(options, temperature=1.0)
+    elif "temperature" in tensors or temperature != 1:
 
         def step(ids, state):
             logits, state = model.step(ids, state)
-            return ops.cast(logits, "float32") / temperature, state
+            return ops.float32_logits(logits) / temperature, state
 
     return SearchTask(step, strategy, Constraints(model, options, None), num_hypotheses)
 
@@ -94,3 +91,55 @@ def of_sentences(tensors: dict):
     """The first tensor with a row for each sentence."""
     names = ("source_ids", "prefix_ids", "rows", "state")
     return next(tensors[name] for name in names if name in tensors)
+
+
+def check_source(model, source_ids) -> None:
+    """ValueError where a source is missing, or is not read."""
+    wanted = getattr(model, "has_source", None)
+    if wanted not in (None, source_ids is not None):
+        rule = "be given for a translation" if wanted else "be None for a language"
+        received = None if source_ids is None else type(source_ids).__name__
+        raise ValueError(
+            f"`source_ids` must {rule} model. "
+            f"Received: source_ids={received}, model={type(model).__name__}"
+        )
+
+
+def check_tensors(model, tensors: dict, traced: bool = False) -> None:
+    """ValueError unless all have as many rows, and ids are in the vocabulary.
+
+    Args:
+        model: object with the sizes of the vocabularies.
+        tensors: by name, see above, and `target_ids`.
+        traced: whether they have no values yet, and rows no number.
+    """
+    if not tensors:
+        raise ValueError(
+            "One of `source_ids`, `prefix_ids` and `batch_size` must be given. "
+            "Received: none of them"
+        )
+    for name, value in tensors.items():
+        if len(value.shape) != 2 and name != "target_ids":
+            raise ValueError(
+                f"`{name}` must have two axes, sentences and time. "
+                f"Received: {name}.shape={tuple(value.shape)}"
+            )
+    rows = {name: value.shape[0] for name, value in tensors.items()}
+    if len(set(rows.values()) - {None}) > 1:
+        raise ValueError(
+            f"{' and '.join(f'`{name}`' for name in rows)} must have as many rows. "
+            f"Received: {' and '.join(map(str, rows.values()))}"
+        )
+    for name in () if traced else tensors:
+        side, _, kind = name.partition("_")
+        side = "source" if side == "source" else "target"
+        size = getattr(model, f"{side}_vocabulary_size", None)
+        if kind == "ids" and size is not None:
+            # XLA and JAX would read other ids as the nearest one.
+            ids = np.asarray(tensors[name])
+            wrong = ids[(ids < 0) | (ids >= size)]
+            if wrong.size:
+                raise ValueError(
+                    f"`{name}` must be at least 0 and less than the {side} "
+                    f"vocabulary's size {size}. Received: {wrong[0]}"
+                )

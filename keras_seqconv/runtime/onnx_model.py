@@ -33,7 +33,14 @@ from keras_seqconv.decoding.step import (
     map_leaves,
     rows_of,
 )
-from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
+from keras_seqconv.decoding.tasks import (
+    check_source,
+    check_tensors,
+    limits_of,
+    of_sentences,
+    task_of,
+    with_rules,
+)
 from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice
@@ -184,6 +191,7 @@ class OnnxModel:
 
     def _begun(self, options, source_ids, prefix_ids, seeds) -> tuple:
         """An iterator over the steps; task, rows and sentences before the first one."""
+        check_source(self, source_ids)
         options.check_model(self)
         tensors = {"source_ids": source_ids, "prefix_ids": prefix_ids}
         tensors = {
@@ -191,6 +199,7 @@ class OnnxModel:
             for name, ids in tensors.items()
             if ids is not None
         }
+        check_tensors(self, tensors)
         task, common, rows, sentences = self._before(options, tensors, seeds)
         sentences = sentences._replace(steps=np.zeros((), "int64"))
         program = self._program(options, common, rows, sentences)

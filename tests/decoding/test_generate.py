@@ -82,11 +82,7 @@ def test_limits_are_those_of_the_sentence():
     for row, length in enumerate((1, 3, 5, 7)):
         sources[row, :length] = 5
     found = decoding.beam_search_hypotheses(
-        model,
-        sources,
-        num_beams=1,
-        max_length=2,
-        max_length_ratio=1.2,
+        model, sources, num_beams=1, max_length=2, max_length_ratio=1.2
     )
     lengths = to_numpy(found.lengths)[:, 0].tolist()
     # int(1.2 S + 2) and the end token, but no more than the model has positions.

@@ -133,16 +133,18 @@ def test_search_finds_what_the_reference_finds(family, rule, way):
     if family.endswith("_lm"):
         options.pop("return_attention", None)
     found = search(family, way, **options)
-    of_reference = {
-        k: v for k, v in options.items() if k in ("ngram", "prefix", "stopping")
-    }
     for sentence in range(len(SOURCES)):
-        assert_same(found, sentence, expected(family, sentence, **of_reference))
+        assert_same(found, sentence, expected(family, sentence, **of_reference(rule)))
     source = given(family).get("source_ids")
     again = decoding.score(answering(family), source, found.ids)
     for name in ("scores", "positional_scores"):
         wanted = to_numpy(getattr(found, name))
         np.testing.assert_allclose(to_numpy(getattr(again, name)), wanted, atol=1e-4)
+
+
+def of_reference(rule):
+    names = "ngram", "prefix", "stopping"
+    return {name: x for name, x in RULES[rule].items() if name in names}
 
 
 @functools.cache
@@ -166,11 +168,7 @@ def in_onnx_runtime(family):
             ("ensemble", "attention"),
             ("conv_lm", "all"),
         ],
-        [
-            ("attention", "optimal"),
-            ("query_conv", "best"),
-            ("attention_lm", "n-grams"),
-        ],
+        [("attention", "optimal"), ("query_conv", "best"), ("attention_lm", "n-grams")],
     ),
 )
 def test_onnx_runtime_finds_what_the_reference_finds(family, rule):
@@ -179,10 +177,8 @@ def test_onnx_runtime_finds_what_the_reference_finds(family, rule):
     model, ngram = in_onnx_runtime(family), options.pop("ngram", 0)
     size = {"num_beams": BEAMS, "max_length": LIMIT, "no_repeat_ngram_size": ngram}
     found = model.beam_search_hypotheses(**ids, **size, **options)
-    of_reference = {k: v for k, v in RULES[rule].items() if k in (
-        "ngram", "prefix", "stopping")}  # fmt: skip
     for sentence in range(len(SOURCES)):
-        assert_same(found, sentence, expected(family, sentence, **of_reference))
+        assert_same(found, sentence, expected(family, sentence, **of_reference(rule)))
     wanted = decoding.beam_search_hypotheses(
         answering(family), **families.tensors(ids), **size, **options
     )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.decoding import Constraints, SearchOptions
-from keras_seqconv.decoding.next_tokens import VocabularyBlocks
+from keras_seqconv.decoding import SearchOptions
+from keras_seqconv.decoding.next_tokens import Constraints, VocabularyBlocks
 from tests.backends import to_numpy
 from tests.decoding.fakes import PAD, Recurrent
 

@@ -102,6 +102,8 @@ def test_options_of_a_call_may_be_tensors(top_k):
     found = decoding.sample(model, **options, **tensors, seed=uniforms)
     np.testing.assert_array_equal(to_numpy(found[0]), to_numpy(expected[0]))
     np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), atol=1e-5)
+    numpy = decoding.sample(model, **options, **tensors, seed=to_numpy(uniforms))
+    np.testing.assert_array_equal(to_numpy(numpy[0]), to_numpy(expected[0]))
     # A tensor replaces the option.
     one = decoding.SampleOptions(num_samples=4, temperature=0.2, max_length=5)
     again = decoding.sample_hypotheses(
@@ -109,6 +111,17 @@ def test_options_of_a_call_may_be_tensors(top_k):
         temperature=tensors["temperature"], top_k=tensors["top_k"],
     )  # fmt: skip
     np.testing.assert_array_equal(to_numpy(again.ids), to_numpy(expected[0]))
+
+
+def test_pairs_of_integers_may_be_an_array():
+    model, pairs = Recurrent(20, scale=1.0), [(1, 2), (3, 4)]
+    ids = [
+        to_numpy(decoding.sample(model, [[4, 2], [4, 2]], seed=seed, max_length=5)[0])
+        for seed in (pairs, tuple(pairs), np.array(pairs))
+    ]
+    np.testing.assert_array_equal(ids[0], ids[1])
+    np.testing.assert_array_equal(ids[0], ids[2])
+    assert (ids[0][0] != ids[0][1]).any()
 
 
 def test_an_end_without_probability_still_ends():

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqconv import decoding
+from keras_seqconv.decoding.loops import search
+from keras_seqconv.decoding.tasks import task_of, with_rules
 from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
 from tests.decoding import reference
@@ -26,23 +28,22 @@ MANY = settings(
 def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
         stopping="first", **options):  # fmt: skip
     """The core itself, in eager mode, nothing traced."""
-    sources = ops.convert_to_tensor(sources, dtype="int32")
-    optimal = stopping == "optimal"
-    strategy = decoding.BeamStrategy(beams, optimal)
-    if groups > 1:
-        strategy = decoding.DiverseBeamStrategy(beams, groups, strength, optimal)
-    first = None
-    if prefix is not None:
-        first = ops.convert_to_tensor(np.arange(len(prefix) * beams) % beams == 0)
-        prefix = np.pad(prefix, [(0, 0), (0, 1)], constant_values=PAD)
-        prefix = ops.convert_to_tensor(np.repeat(prefix, beams, 0), dtype="int32")
-    steps, options = max(limits) + 1, decoding.SearchOptions(**options)
-    limits = ops.convert_to_tensor(np.repeat(limits, beams), dtype="int32")
-    constraints = decoding.Constraints(model, options, limits, prefix, first)
-    state = model.get_initial_state(sources, num_beams=beams)
-    return decoding.search(
-        model.step, state, strategy, constraints, num_steps=steps, num_hypotheses=beams
+    options = decoding.BeamOptions(
+        num_beams=beams,
+        num_groups=groups,
+        diversity_strength=strength,
+        stopping=stopping,
+        **options,
     )
+    tensors = {"source_ids": sources, "prefix_ids": prefix}
+    tensors = {
+        name: ops.convert_to_tensor(ids, dtype="int32")
+        for name, ids in tensors.items()
+        if ids is not None
+    }
+    task = task_of(model, options, tensors)
+    task = with_rules(task, tensors, ops.convert_to_tensor(limits, dtype="int32"))
+    return search(task, tensors, max(limits) + 1)
 
 
 def test_conformance_vectors_of_fairseq(golden):
@@ -164,8 +165,7 @@ def test_equals_the_reference(case):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [dict(exponent=-1.5, min_length=2), dict(exponent=0.6, unk_penalty=-4.0)],
+    "options", [dict(exponent=-1.5, min_length=2), dict(exponent=0.6, unk_penalty=-4.0)]
 )
 def test_optimal_search_stops_too_early_never(options):
     """The bound of what may still come, for all signs of scores and exponents."""
