@@ -8,10 +8,9 @@ import sys
 import time
 from dataclasses import dataclass, fields
 from itertools import chain, islice
-from typing import Literal
 
 from keras_seqconv.support.schema import Options, option
-from keras_seqconv_cli import add_flags, check_files, load_models
+from keras_seqconv_cli import add_flags, add_options, check_files, given, load_models
 
 LOADS_KERAS = False
 HELP = "translate and score, score given translations, or compare two systems"
@@ -78,22 +77,14 @@ class _Flags(Options):
     text: str | None = option(
         None, "text to score with a language model", metavar="FILE"
     )
-    context_window: int = option(
-        0, "tokens before each block that are not scored (default 0)", ge=0
-    )
-    tokens_per_sample: int | None = option(
-        None, "tokens of a block (default 512)", ge=1
-    )
-    break_mode: Literal["none", "sentence"] = option(
-        "none", "blocks of --text: none cuts anywhere, sentence at lines"
-    )
     json: bool = option(False, "print one JSON object")
     quiet: bool = option(False, "show no progress")
 
 
 # Option -> those without effect where it is not given.
+_OF_BLOCKS = ("context_window", "tokens_per_sample", "break_mode")
 _NEEDED = {
-    "text": ("context_window", "tokens_per_sample", "break_mode"),
+    "text": _OF_BLOCKS,
     "dataset": ("split", "data_dir", "variant", "tsv_header", "skip_bad_lines"),
     "compare": ("samples",),
 }
@@ -104,11 +95,13 @@ _OF_TRANSLATIONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from keras_seqconv.presets import BlockOptions
     from keras_seqconv_cli.translate import add_search_arguments
 
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add_flags(parser, _Flags)
+    add_options(parser.add_argument_group("blocks of --text"), fields(BlockOptions))
     add_search_arguments(parser)
 
 
@@ -174,14 +167,15 @@ def _check_options(options) -> None:
             raise ValueError(
                 f"`{name}` needs a MODEL that translates. Received: {name}={value}"
             )
-    for field in fields(_Flags):
-        needed = next((name for name, of in _NEEDED.items() if field.name in of), None)
+    defaults = {f.name: f.default for f in fields(_Flags)} | dict.fromkeys(_OF_BLOCKS)
+    for name, default in defaults.items():
+        needed = next((key for key, of in _NEEDED.items() if name in of), None)
         unused = needed is not None and getattr(options, needed) is None
-        unused |= options.text is not None and field.name in _OF_TRANSLATIONS
-        value = getattr(options, field.name)
-        if unused and value not in (field.default, []):
+        unused |= options.text is not None and name in _OF_TRANSLATIONS
+        value = getattr(options, name)
+        if unused and value not in (default, []):
             rule = f"needs `{needed}`" if needed else "must not be given with `text`"
-            raise ValueError(f"`{field.name}` {rule}. Received: {value}")
+            raise ValueError(f"`{name}` {rule}. Received: {value}")
 
 
 def _check_output(output: str | None, inputs: list[str]) -> None:
@@ -371,9 +365,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     perplexity = text_perplexity(
         generator,
         chain(first, lines_of_text),
-        context_window=options.context_window,
-        tokens_per_sample=options.tokens_per_sample,
-        break_mode=options.break_mode,
+        **given(options, _OF_BLOCKS),
     )
     seconds = time.monotonic() - start
     if asked == "auto":

@@ -74,7 +74,7 @@ def encode(
             check_integer("max_length", limit, max(1, min_length))
     most = [math.inf if limit is None else limit for limit in most]
     if max_ratio is not None:
-        check_number("max_ratio", max_ratio, "at least 1", lambda ratio: ratio >= 1)
+        check_number("max_ratio", max_ratio, ge=1)
     if truncate_source is not None:
         check_integer("truncate_source", truncate_source, 2)
     counts, kept = collections.Counter() if counts is None else counts, 0
@@ -176,13 +176,14 @@ def _pieces(lines, size: int, mode: str, pad_id: int):
     """The stream in pieces, int32."""
     waiting, length, number = [], 0, 0
     for number, line in enumerate(lines, 1):
-        line = np.asarray(line, np.int32)
-        if not line.size or (line == pad_id).any():
+        line = np.asarray(line)
+        if line.dtype.kind not in "iu" or not line.size or (line == pad_id).any():
             raise ValueError(
                 "A line must be token ids, its end at least, and not hold the padding "
                 f"id {pad_id}. "
                 f"Received: line {number:,} = {line[:20].tolist()}"
             )
+        line = line.astype(np.int32)
         if mode == "sentence":
             yield line
             continue

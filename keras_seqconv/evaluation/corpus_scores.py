@@ -91,7 +91,7 @@ def _code(language: str | None) -> str:
 def scores(
     hypotheses: Sequence[str],
     references: References,
-    metrics: Iterable[str] = ("bleu", "chrf"),
+    metrics: str | Iterable[str] = ("bleu", "chrf"),
     *,
     tokenize: str | None = None,
     lowercase: bool = False,
@@ -131,7 +131,7 @@ def scores(
         references: reference for each sentence, or a list of such lists for several
             references. In all lists but the first, None, "" or white space is no
             reference.
-        metrics: names from the table.
+        metrics: names from the table, or one of them.
         tokenize: for "bleu" only: a tokenizer of sacreBLEU: "13a", "intl", "zh",
             "char", "none", ... None: its choice for the target language: "zh",
             "ja-mecab" (pip install 'sacrebleu[ja]'), "ko-mecab" ('sacrebleu[ko]'), and
@@ -158,7 +158,7 @@ def scores(
     ```
     """
     results = []
-    for name in metrics:
+    for name in [metrics] if isinstance(metrics, str) else metrics:
         check_choice("metrics", name, METRICS)
         texts, *columns = _columns(hypotheses, references, name)
         if name == "rouge":
@@ -256,13 +256,13 @@ def bleu_by_length(
     Returns:
         Names of the groups, BLEU of each (NaN if it is empty), sentences in each.
     """
-    edges = list(edges)
+    edges = [check_integer("edges", edge, 1) for edge in edges]
     if len(sources) != len(hypotheses):
         raise ValueError(
             "`sources` and `hypotheses` must have as many texts. "
             f"Received: {len(sources)} and {len(hypotheses)}"
         )
-    if not edges or edges[0] < 1 or sorted(set(edges)) != edges:
+    if not edges or sorted(set(edges)) != edges:
         raise ValueError(
             f"`edges` must be increasing positive integers. Received: edges={edges}"
         )

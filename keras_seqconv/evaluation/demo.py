@@ -258,7 +258,7 @@ def _layers(translator) -> list[str]:
     try:
         inputs, _ = inspection.sentence(translator, "", "")
         layers = inspection.dynamic_conv_kernels(translator.model, inputs)
-    except (ValueError, AttributeError):  # no such layer; an ensemble
+    except ValueError:  # no such layer
         return [_NO_KERNELS]
     return [layer.name for layer in layers]
 

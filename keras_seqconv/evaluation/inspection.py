@@ -130,8 +130,10 @@ def _collecting(convolutions) -> tuple:
     def mix(mixer, x, mask=None):
         if id(mixer) in labels:
             name, left = labels[id(mixer)]
-            normalized = mixer.layer_norm(x) if mixer.normalize_first else x
-            values = mixer.layer.kernels(normalized, mask=mask)
+            read = mixer.layer_norm(x) if mixer.normalize_first else x
+            if mixer.canon_layer:
+                read = mixer.canon_layer(read, mask=mask)
+            values = mixer.layer.kernels(read, mask=mask)
             layers.append(LayerKernels(name, values, left))
         return mixer(x, mask=mask)
 
@@ -143,7 +145,7 @@ def _convolutions(model, kind: type, required: bool = True) -> list[tuple]:
     convolutions, encoder = [], getattr(model, "encoder_blocks", [])
     sides = (
         ("encoder", encoder),
-        ("decoder" if encoder else "layer", model.decoder_blocks),
+        ("decoder" if encoder else "layer", getattr(model, "decoder_blocks", [])),
     )
     for side, blocks in sides:
         # ConvS2S has stacks of another kind under some of these names.

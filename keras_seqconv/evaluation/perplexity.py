@@ -21,7 +21,9 @@ class TextPerplexity(NamedTuple):
     Attributes:
         tokens, words: number of scored tokens and words, with an end for each line.
         infinite: tokens of probability 0.
-        nll, word_nll: nats per token, and per word as the sum of its pieces.
+        nll, word_nll: nats per token without those of probability 0, and per word as
+            the sum of its pieces: of a text with such tokens infinity, of translations
+            without their words.
         bits, word_bits: nats divided by log 2, fairseq's loss (base 2).
         perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
         unit: kind of token: "token" or "character".
@@ -176,7 +178,11 @@ def text_perplexity(
         raise ValueError("The text must hold a token to be scored; it holds none.")
     characters = isinstance(generator.tokenizer, CharacterTokenizer)
     unit = "character" if characters else "token"
-    return TextPerplexity.of(total, tokens, words, infinite, unit)
+    found = TextPerplexity.of(total, tokens, words, infinite, unit)
+    if infinite:  # in words that are not known here
+        of_words = ("word_nll", "word_bits", "word_perplexity")
+        found = found._replace(**dict.fromkeys(of_words, math.inf))
+    return found
 
 
 def _finite(log_probs: np.ndarray) -> np.ndarray:

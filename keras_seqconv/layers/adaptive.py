@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import LayerOptions, SequenceLayer, zero_masked
-from keras_seqconv.ops.fused import log_prob_of_rows, wide
+from keras_seqconv.ops.fused import log_prob_of_rows, take, wide
 from keras_seqconv.support.arguments import check_integer, plain
 
 
@@ -95,11 +95,11 @@ class AdaptiveInput(SequenceLayer):
         ids = ops.cast(inputs, "int32")
         outputs, last = None, len(self.cutoffs) - 1
         for band, (first, end) in enumerate(_ranges(self.cutoffs)):
-            # The last band is not clipped at its end: ids beyond the vocabulary are
-            # the backend's to refuse.
+            # Not clipped at both ends: ids outside of the vocabulary are the backend's
+            # to refuse.
             rows = ops.maximum(ids - first, 0) if band else ids
             rows = ops.minimum(rows, end - first - 1) if band < last else rows
-            vectors = ops.take(self.embeddings[band], rows, axis=0)
+            vectors = take(self.embeddings[band], rows)
             vectors = ops.matmul(
                 ops.cast(vectors, self.compute_dtype),
                 ops.cast(self.projections[band], self.compute_dtype),
@@ -400,11 +400,8 @@ def _normal_with_zero_row(dim, row):
 
 def _log_softmax(hidden, table):
     """(..., L), at least float32, from (..., D) and (L, D)."""
-    if keras.backend.standardize_dtype(hidden.dtype) == "float16":
-        # On processors with float16 TensorFlow's product with "..." is wrong.
-        rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
-        logits = ops.einsum("nd,ld->nl", rows, table)
-        logits = ops.reshape(logits, (*ops.shape(hidden)[:-1], table.shape[0]))
-    else:
-        logits = ops.einsum("...d,ld->...l", hidden, table)
+    # On processors with float16 TensorFlow's product with "..." is wrong.
+    rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
+    logits = ops.einsum("nd,ld->nl", rows, table)
+    logits = ops.reshape(logits, (*ops.shape(hidden)[:-1], table.shape[0]))
     return ops.log_softmax(wide(logits), axis=-1)

@@ -179,7 +179,7 @@ class Residual(SequenceLayer):
             raise ValueError(
                 f"`layer` must be a Keras layer. Received: layer={layer!r}"
             )
-        check_number("epsilon", epsilon, "positive", lambda value: value > 0)
+        check_number("epsilon", epsilon, gt=0)
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
@@ -275,6 +275,7 @@ class Residual(SequenceLayer):
 
     def attend(self, inputs, memory: dict, num_beams=None):
         """Incremental cross-attention around `MultiHeadAttention.attend`."""
+        self._forbid_canon()
         return self._surround(
             ops.cast(inputs, self.compute_dtype),
             lambda x: self.layer.attend(x, memory, num_beams),
@@ -282,9 +283,17 @@ class Residual(SequenceLayer):
 
     def memory_weights(self, inputs, memory: dict):
         """The probabilities that `attend` uses, as the wrapped layer returns them."""
+        self._forbid_canon()
         x = ops.cast(inputs, self.compute_dtype)
         x = self._normalized(x) if self.normalize_first else x
         return self.layer.memory_weights(x, memory)
+
+    def _forbid_canon(self):
+        if self.canon_layer:
+            raise ValueError(
+                "`canon` must be None for `attend` and `memory_weights`, which keep no "
+                f"earlier inputs. Received: canon={self.canon!r}"
+            )
 
     def _normalized(self, inputs):
         """The call of `layer_norm`, in fewer operations."""

@@ -108,9 +108,10 @@ class ConvS2S(WeightNormalizedModel):
         for name in ("dropout", "output_dim", "share_output_embedding"):
             checked(name, config[name])
         check_boolean("positions", positions)
-        widths = {of_side("embedding_dim", embedding_dim, side) for side in SIDES}
-        width = next(iter(widths))
-        if len(widths) > 1:
+        source_width, width = (
+            of_side("embedding_dim", embedding_dim, side) for side in SIDES
+        )
+        if source_width != width:
             raise ValueError(
                 "`embedding_dim` must be the same on both sides, attention multiplies "
                 f"the two. Received: embedding_dim={embedding_dim}"

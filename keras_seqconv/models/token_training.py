@@ -206,7 +206,9 @@ def _token_sums(model, inputs, labels, sample_weight, training: bool) -> tuple:
     labels = ops.cast(labels, "int32")
     real = ops.not_equal(labels, model.pad_id)
     weight = token_weights(labels, model.pad_id, sample_weight)
-    objective, nll, correct = _weighted(model, outputs, labels, real, weight, training)
+    objective, nll, correct = _weighted(
+        model, outputs, labels, real, weight, sample_weight is not None, training
+    )
     tokens = ops.sum(weight)
     if model.losses:
         # Keras adds these to a mean over tokens.
@@ -228,8 +230,8 @@ def _check_labels(labels, outputs):
         )
 
 
-def _weighted(model, outputs, labels, real, weight, training):
-    """Weighted sums of loss, nll and correct."""
+def _weighted(model, outputs, labels, real, weight, of_samples, training):
+    """Weighted sums of loss, nll and correct; whether weights of samples are given."""
     loss = model.training.loss
     if isinstance(loss, LabelSmoothedCrossentropy):
         losses = loss.token_losses(labels, outputs)
@@ -247,9 +249,10 @@ def _weighted(model, outputs, labels, real, weight, training):
     # A custom loss; nll and accuracy cost another pass over the logits.
     call = loss.call if isinstance(loss, keras.losses.Loss) else loss
     values = ops.cast(call(labels, outputs), "float32")
-    if len(values.shape) not in (0, 2):
+    if len(values.shape) not in ((2,) if of_samples else (0, 2)):
         raise ValueError(
-            "`loss` must return one number for each token, (B, T), or the sum of them. "
+            "`loss` must return one number for each token, (B, T), or the sum of them, "
+            "which takes no `sample_weight`. "
             f"Received: a loss of shape {tuple(values.shape)}"
         )
     if len(values.shape) == 2:
@@ -292,9 +295,12 @@ class TokenTrainedModel(keras.Model):
         loss=None,
         metrics=None,
         *,
+        weighted_metrics=None,
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile: str | bool = "auto",
         gradient_accumulation_steps: int | None = None,
         auto_scale_loss: bool = True,
-        **options,
     ) -> None:
         """Configures `fit` and `evaluate`.
 
@@ -308,8 +314,8 @@ class TokenTrainedModel(keras.Model):
             metrics: further metrics, as in Keras; they see padding.
             gradient_accumulation_steps: micro-batches of an update. An incomplete
                 update continues in the next epoch.
-            auto_scale_loss, **options: `weighted_metrics`, `run_eagerly`,
-                `steps_per_execution`, `jit_compile`: as in Keras.
+            weighted_metrics, run_eagerly, steps_per_execution, jit_compile,
+                auto_scale_loss: as in Keras.
 
         Raises:
             ValueError: an argument breaks these rules; the loss or a metric has
@@ -317,8 +323,14 @@ class TokenTrainedModel(keras.Model):
         """
         scale = auto_scale_loss and self.dtype_policy.name == "mixed_float16"
         optimizer = wrapped_optimizer(optimizer, gradient_accumulation_steps, scale)
-        options["metrics"] = metrics
-        for metric in keras.tree.flatten([metrics, options.get("weighted_metrics")]):
+        options = dict(
+            metrics=metrics,
+            weighted_metrics=weighted_metrics,
+            run_eagerly=run_eagerly,
+            steps_per_execution=steps_per_execution,
+            jit_compile=jit_compile,
+        )
+        for metric in keras.tree.flatten([metrics, weighted_metrics]):
             check_ids("metrics", metric, self)
         super().compile(optimizer, **options, auto_scale_loss=False)
         options |= {
@@ -404,6 +416,6 @@ class TokenTrainedModel(keras.Model):
             Scalar in nats. Divide by the number of such labels for the mean.
         """
         real = ops.not_equal(labels, self.pad_id)
-        if self.adaptive_softmax is not None:
-            return self.adaptive_softmax.loss(outputs, labels, real, training)
-        return -ops.sum(ops.where(real, self.log_prob(outputs, labels), 0.0))
+        # Padding has a label that costs an adaptive softmax no tail.
+        log_prob = self.log_prob(outputs, ops.where(real, labels, 0), training)
+        return -ops.sum(ops.where(real, log_prob, 0.0))

@@ -88,7 +88,7 @@ def _average_or_best(run: Run, text: Text, translator) -> str:
 
     An average that the options ask for stays. Returns a line about the results.
     """
-    (monitor, mode), options = run.monitor, run.options
+    monitor, options = run.monitor, run.options
     if monitor == "val_bleu":
         pairs = sentences_of(text.corpus, "validation", MAX_TRANSLATED)
         validation = callbacks.ValidationBLEU(translator, *pairs)
@@ -98,10 +98,9 @@ def _average_or_best(run: Run, text: Text, translator) -> str:
     value = validation.results()[monitor]
     best_value = math.nan
     with contextlib.suppress(ValueError):  # no checkpoint was validated
-        (best,) = checkpoints.select(
-            run.checkpoints, "best", 1, monitor=monitor, mode=mode
-        )
+        (best,) = checkpoints.select(run.checkpoints, "best", 1, monitor=monitor)
         best_value = checkpoints.read_state(best)["metrics"][monitor]
+    mode = checkpoints.direction(monitor)
     if not is_better(best_value, value, mode, 1e-4):
         return f"{monitor} of the model: {value:.4g}"
     chosen, rejected, flag = "average", "checkpoint", " --best 1"
@@ -246,8 +245,7 @@ def _remove_results(run: Run) -> str:
 
 def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -> str:
     """Sets a model to the mean of checkpoints of its run; returns a description."""
-    monitor, mode = run.monitor
-    options = dict(monitor=monitor, mode=mode, up_to=up_to)
+    options = dict(monitor=run.monitor, up_to=up_to)
     what = kind.replace("_", " ")
     with warnings.catch_warnings():
         # The description says that there are fewer, but not that one is damaged.

@@ -71,10 +71,9 @@ class Run:
         self.scores = self.folder / "scores.json"
 
     @property
-    def monitor(self) -> tuple[str, str]:
-        """The metric that says which checkpoint is best, and whether "min" or "max"."""
-        bleu = self.options.monitor == "bleu"
-        return f"val_{self.options.monitor}", "max" if bleu else "min"
+    def monitor(self) -> str:
+        """The metric that says which checkpoint is best."""
+        return f"val_{self.options.monitor}"
 
     @property
     def languages(self) -> tuple:

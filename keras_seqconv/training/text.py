@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_seqconv import checkpoints, tokenizers
-from keras_seqconv.data.corpora import Corpus, WrongLanguages, hold_out, open_corpus
+from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support.files import atomic_directory, read_json
@@ -85,26 +85,17 @@ def open_corpus_of(options: TrainingOptions) -> Corpus:
     """
     preset = PRESETS[options.preset]
     named_languages = options.source_language, options.target_language
-    try:
-        corpus = open_corpus(
-            options.dataset,
-            source_language=options.source_language,
-            target_language=options.target_language,
-            default_languages=preset.task.languages,
-            data_dir=options.data_dir,
-            manual_dir=options.manual_dir,
-            variant=options.variant,
-            tsv_header=options.tsv_header,
-            on_error="skip" if options.skip_bad_lines else "raise",
-        )
-    except WrongLanguages as error:
-        if preset.is_language_model and not any(named_languages) and error.languages:
-            raise ValueError(
-                f"`target_language` must name the text that {options.preset}, a "
-                f"language model, learns of {options.dataset}: one of "
-                f"{', '.join(error.languages)}. Received: None"
-            ) from None
-        raise
+    corpus = open_corpus(
+        options.dataset,
+        source_language=options.source_language,
+        target_language=options.target_language,
+        default_languages=preset.task.languages,
+        data_dir=options.data_dir,
+        manual_dir=options.manual_dir,
+        variant=options.variant,
+        tsv_header=options.tsv_header,
+        on_error="skip" if options.skip_bad_lines else "raise",
+    )
     languages = corpus.source_language, corpus.target_language
     if not any(named_languages) and preset.task.languages not in (None, languages):
         raise ValueError(

@@ -196,8 +196,7 @@ def _check_positions(text: Text, model) -> None:
 def _callbacks(run: Run, text: Text, validation, model) -> list:
     """Each after those whose results it needs."""
     options, recipe = run.options, text.recipe
-    monitor, mode = run.monitor if validation is not None else ("nll", "min")
-    best = {"monitor": monitor, "mode": mode}
+    best = {"monitor": "nll" if validation is None else run.monitor}
     made = []
     if validation is not None:
         made.append(callbacks.Validate(validation))

@@ -26,6 +26,7 @@ from keras_seqconv.support.files import (
     iterate_lines,
     locked,
     naming,
+    naming_file,
     read_json,
     remove_parts,
     write_json,
@@ -352,8 +353,12 @@ def _resumable(path: Path, resume: bool, settings: Callable) -> Iterator[tuple]:
 
 def _earlier(part, note, resume, settings) -> tuple[int, int]:
     """Lines of the input that an earlier run has translated, and bytes of these."""
-    state = read_json(note) if note.exists() and part.exists() else {"bytes": 0}
-    if not state["bytes"] or os.stat(part).st_size < state["bytes"]:
+    lines = size = 0
+    if note.exists() and part.exists():
+        with naming_file(note, "is damaged: remove it to start anew"):
+            state = read_json(note, lines=int, bytes=int, settings=dict)
+            lines, size, before = state["lines"], state["bytes"], state["settings"]
+    if not size or os.stat(part).st_size < size:
         note.unlink(missing_ok=True)
         return 0, 0
     if not resume:
@@ -361,7 +366,6 @@ def _earlier(part, note, resume, settings) -> tuple[int, int]:
             f"{part} holds lines of a run that broke off: `resume` goes on with it; "
             "remove it to start anew."
         )
-    before = state["settings"]
     names = sorted(
         name for name in {*before, *settings} if before.get(name) != settings.get(name)
     )
@@ -370,12 +374,14 @@ def _earlier(part, note, resume, settings) -> tuple[int, int]:
             "The run to `resume` must have the same input and settings; those of "
             f"{part} differ in: {', '.join(names)}. Use them, or remove it."
         )
-    return state["lines"], state["bytes"]
+    return lines, size
 
 
 def _write(stream: BinaryIO, content: bytes) -> None:
     with naming(str(getattr(stream, "name", "the output"))):
         while content:  # a file without a buffer may take a part of it
             written = stream.write(content)
+            if written is None and isinstance(stream, io.RawIOBase):
+                raise BlockingIOError("must block until there is space for a write")
             content = b"" if written is None else content[written:]
         stream.flush()

@@ -125,7 +125,7 @@ class Translator(TextModel):
         tokens_per_batch: int = 16384,
         parallel_batches: int | None = None,
         max_source_length: int | None = None,
-        languages: tuple[str | None, str | None] = (None, None),
+        languages: tuple[str | None, str | None] | None = None,
     ):
         if (source_tokenizer is None) != (target_tokenizer is None):
             raise ValueError(
@@ -150,7 +150,7 @@ class Translator(TextModel):
             source_tokenizer,
             target_tokenizer,
         )
-        self.source_language, self.target_language = languages
+        self.source_language, self.target_language = languages or (None, None)
         limits = [model.max_source_length]
         if max_source_length is not None:
             limits.append(check_integer("max_source_length", max_source_length, 2))
@@ -314,9 +314,9 @@ class Translator(TextModel):
         UnknownTokens().add(read, self.model.unk_id).tell(stacklevel=4)
         if cut:
             warnings.warn(
-                f"{len(cut)} of {len(texts)} texts, the first of them number "
-                f"{min(cut)}, have more than the {self.max_source_length} tokens that "
-                "the model takes and were cut",
+                f"{len(cut)} of {len(texts)} texts, the first of them "
+                f"texts[{min(cut)}], have more than the {self.max_source_length} "
+                "tokens that the model takes and were cut",
                 stacklevel=3,
             )
 
@@ -464,6 +464,8 @@ class LanguageGenerator(TextModel):
             see `generate`.
         """
         options = self.search_options(search, SampleOptions, num_samples=1)
+        if not isinstance(prompt, str):
+            raise ValueError(f"`prompt` must be a str. Received: prompt={prompt!r}")
         prefixes, seeds = self._prefixes(prompt, options), seeds_of(seed, [1])
         if self.is_of_keras:
             return iter(self._continued(prefixes, options, seeds))
