@@ -9,12 +9,12 @@ import io
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import threading
 import types
 import zipfile
+from pathlib import Path
 
 import h5py
 import keras
@@ -105,6 +105,15 @@ READERS = {
 JSON = [name for name in READERS if name.endswith(("json", "jsonl"))]
 
 
+def peak() -> int:
+    """Largest memory of this process since `clear_refs`, MiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+HEADER = ("format_version", "state", "model", "optimizer")
+
+
 @contextlib.contextmanager
 def refused(path, words=None, more=700):
     """One line that names the file, in bounded time and `more` MiB of memory."""
@@ -114,7 +123,8 @@ def refused(path, words=None, more=700):
 
     previous = signal.signal(signal.SIGALRM, stop)
     signal.alarm(30)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = peak()
     try:
         with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
             yield
@@ -123,8 +133,7 @@ def refused(path, words=None, more=700):
         signal.signal(signal.SIGALRM, previous)
     text = str(caught.value)
     assert str(path) in text and "\n" not in text and len(text) < 800
-    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert taken >> 10 < more
+    assert peak() - before < more
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -143,17 +152,6 @@ def test_other_files_than_regular_ones_and_endless_ones(folder, name):
         stream.truncate(10**10)
     with refused(path):
         READERS[name](folder)
-
-
-@pytest.mark.parametrize("name", JSON)
-def test_levels_of_json(folder, name):
-    path = folder / name
-    # The last line of a log may be cut off.
-    end = "\n{}" if name == "run/log.jsonl" else ""
-    for levels in (101, 900, 100_000):
-        path.write_text('{"a": ' + "[" * levels + "]" * levels + "}" + end)
-        with refused(path, "must be JSON"):
-            READERS[name](folder)
 
 
 def rewrite(path, change, **options):
@@ -190,7 +188,7 @@ def array(shape, dtype="<f4"):
 @pytest.mark.parametrize(
     "change",
     [
-        *(with_header([key], 3) for key in ("state", "model", "optimizer")),
+        *(with_header([key], 3) for key in HEADER),
         *(with_header(["state", key], "x") for key in STATE if key != "epoch_end"),
         with_header(["state", "metrics"], [1]),
         with_header(["model", 0], [1]),

@@ -316,11 +316,13 @@ def test_translations():
         (lambda: bleu_by_length(["a"], ["b"], [""]), "line 1 is empty"),
         (lambda: scores(["a"], ["a"], tokenize="13b"), "`tokenize` must be one of"),
         (lambda: scores(["a"], ["a"], ["blue"]), "`metrics` must be one of"),
+        (lambda: scores(["a"], ["a"], "blue"), "metrics='blue'"),
         (lambda: paired_bootstrap(["a"], ["a", "b"], ["a"]), "Received: 2 and 1"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], "rouge"), "`metric` must"),
         (lambda: paired_bootstrap(["a"], ["a"], ["a"], num_samples=0), "num_samples=0"),
         (lambda: bleu_by_length(["a"], ["b", "c"], ["a"]), "Received: 1 and 2"),
         (lambda: bleu_by_length(["a"], ["a"], ["a"], [5, 5]), "edges=[5, 5]"),
+        (lambda: bleu_by_length(["a"], ["a"], ["a"], [2.5]), "`edges` must be a pos"),
         (lambda: scores("read", "real", ["exact"]), "must be lists of texts. Received"),
         (lambda: scores(["a"], "a"), "must be lists of texts. Received"),
         (lambda: translation_perplexity(None, ["a"], []), "Received: 1 and 0"),
@@ -347,7 +349,8 @@ def test_impossible_tokens_and_what_is_printed():
         is_of_keras = True
 
     found = text_perplexity(Generator, ["w0 w1"])  # ids 4, 5, 2
-    assert found == TextPerplexity.of(2.0, 2, 3, 1)
+    of_words = dict.fromkeys(("word_nll", "word_bits", "word_perplexity"), math.inf)
+    assert found == TextPerplexity.of(2.0, 2, 3, 1)._replace(**of_words)
     Never.log_prob = lambda self, outputs, ids: -float("inf") * ops.ones(ops.shape(ids))
     Generator.model = Never()
     with pytest.raises(ValueError, match="All 3 tokens have a probability of 0"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqconv.decoding import Ensemble
 from keras_seqconv.evaluation.inspection import dynamic_conv_kernels, light_conv_kernels
 from keras_seqconv.layers import convolution
 from tests.models.families import encoder_decoder
@@ -28,11 +29,12 @@ def test_light_conv_kernels():
 
 
 @pytest.mark.parametrize(
-    "mixer, normalize_first", (("dynamic_conv", True), ("query_conv", False))
+    "mixer, normalize_first, canon",
+    (("dynamic_conv", True, "a"), ("query_conv", False, None)),
 )
-def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
+def test_dynamic_conv_kernels(mixer, normalize_first, canon, monkeypatch):
     model = encoder_decoder(
-        mixer=mixer, normalize_first=normalize_first, kernel_sizes=[3, 5]
+        mixer=mixer, normalize_first=normalize_first, kernel_sizes=[3, 5], canon=canon
     )
     found = dynamic_conv_kernels(model, INPUTS)
     assert [(one.name, one.values.shape, one.left) for one in found] == [
@@ -51,3 +53,5 @@ def test_dynamic_conv_kernels(mixer, normalize_first, monkeypatch):
     for one, expected in zip(found, given, strict=True):
         assert np.allclose(one.values, expected, atol=1e-5)
         assert np.allclose(one.values.sum(axis=-1), 1, atol=1e-5)
+    with pytest.raises(ValueError, match="must have a DynamicConv layer.*Ensemble"):
+        dynamic_conv_kernels(Ensemble([model]), INPUTS)

@@ -80,6 +80,11 @@ def test_samples_follow_their_seed(generator):
     assert small.sample(prompts, **DRAWN) == found  # other batches
 
 
+def test_a_stream_has_one_prompt(generator):
+    with pytest.raises(ValueError, match=r"`prompt` must be a str.*prompt=\['w1'"):
+        generator.stream(["w1", "w2"])
+
+
 def test_unknown_tokens_of_prompts_are_told(generator):
     for call, options in ((generator.generate, {}), (generator.sample, DRAWN)):
         with pytest.warns(UserWarning, match="^1 of 3 input .* unknown tokens: 1$"):

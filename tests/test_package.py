@@ -67,7 +67,8 @@ ALLOWED = {
 OPTIONAL = [
     "jax", "torch", "tensorflow_text", "tensorflow_datasets", "tensorboard",
     "sentencepiece", "sacremoses", "subword_nmt", "sacrebleu", "matplotlib",
-    "gradio", "tensorflow_serving", "rouge_score", "pytest",
+    "gradio", "tensorflow_serving", "rouge_score", "pytest", "onnx", "onnxruntime",
+    "tf2onnx", "jiwer",
 ]  # fmt: skip
 
 
@@ -121,13 +122,10 @@ def test_imports_run_one_way():
 def test_import_needs_no_optional_package():
     code = f"""
     import sys
-    class Block:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in {OPTIONAL!r}:
-                raise ModuleNotFoundError(name)
-    sys.meta_path.insert(0, Block())
+    sys.modules.update(dict.fromkeys({OPTIONAL!r}))
     import keras_seqconv, keras_seqconv_cli
-    assert hasattr(keras_seqconv, "training") and hasattr(keras_seqconv, "layers")
+    for name in keras_seqconv.__all__:
+        getattr(keras_seqconv, name)
     """
     run_python(code)
 
@@ -137,11 +135,7 @@ def test_jax_backend_works_without_tensorflow():
     """Ops, a layer, training and a step where importing TensorFlow is impossible."""
     code = """
     import sys
-    class Block:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "tensorflow":
-                raise ModuleNotFoundError(name)
-    sys.meta_path.insert(0, Block())
+    sys.modules["tensorflow"] = None
     import keras, numpy as np
     import keras_seqconv as ks
     inputs = np.ones((2, 9, 6), "float32")
@@ -154,7 +148,6 @@ def test_jax_backend_works_without_tensorflow():
     full = layer(inputs)
     outputs, _ = layer.step(inputs, layer.get_initial_state(2))
     assert np.allclose(outputs, full, atol=1e-5)
-    assert not any(name.split(".")[0] == "tensorflow" for name in sys.modules)
     print("fine")
     """
     assert "fine" in run_python(code, KERAS_BACKEND="jax").stdout

@@ -110,3 +110,20 @@ def test_attention(size):
     figure = plots.attention([[1.0, 0.0]], ["x" * 40, "a\nb\t"], ["\u2028"])
     assert texts_of(figure.axes[0].get_xticklabels()) == ["x" * 23 + "…", "a b "]
     assert texts_of(figure.axes[0].get_yticklabels()) == [" "]
+
+
+def test_kernels_and_bleu_by_length():
+    values = np.random.default_rng(0).dirichlet(np.ones(4), (3, 2))  # (T, H, K)
+    figure = plots.dynamic_conv_kernels(values, ["a", "b", "c"], 2, "encoder 1")
+    for head, axes in enumerate(figure.axes[:2]):
+        assert np.allclose(axes.images[0].get_array(), values[:, head])
+        assert texts_of(axes.get_xticklabels()) == ["-2", "-1", "0", "+1"]
+    assert texts_of(figure.axes[0].get_yticklabels()) == ["a", "b", "c"]
+    axes = plots.light_conv_kernels([("encoder 1", values[0], 1)]).axes[0]
+    assert np.allclose(axes.images[0].get_array(), values[0])
+    assert axes.get_title() == "encoder 1"
+    assert texts_of(axes.get_xticklabels()) == ["-1", "0", "+1", "+2"]
+    bleu = {"a": [10.0, math.nan], "b": [20.0, 30.0]}
+    (axes,) = plots.bleu_by_length(bleu, ["1-10", "> 10"], [5, 1200]).axes
+    assert [bar.get_height() for bar in axes.patches] == [10, 0, 20, 30]
+    assert texts_of(axes.get_xticklabels()) == ["1-10\n(5)", "> 10\n(1,200)"]

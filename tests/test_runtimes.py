@@ -14,7 +14,7 @@ from keras_seqconv import devices
 from keras_seqconv.models import onnx_graphs
 from keras_seqconv.translation.model_directory import save_with_graphs
 from keras_seqconv.translation.translate_files import translate_file
-from tests.cli.commands import make_language_model, make_translator, write
+from tests.cli.commands import call, make_language_model, make_translator, write
 from tests.processes import run_python
 from tests.small_models import TOKENIZER
 
@@ -90,7 +90,9 @@ def test_commands_without_keras(folder, tmp_path):
     write(tmp_path / "in", *filter(None, TEXTS))
     commands = [
         f"translate {folder}/model {folder}/other --input in --output out",
-        f"translate {folder}/model --input in --output int8 --quantize int8",
+        f"translate {folder}/model --input in --output float --format tsv",
+        f"translate {folder}/model --input in --output int8 --format tsv "
+        "--quantize int8",
         f"evaluate {folder}/model --source in --reference out --metrics bleu",
         f"generate {folder}/language --stream --seed 2 --length 9",
         f"generate {folder}/language --seed 2 --length 9",
@@ -102,8 +104,18 @@ def test_commands_without_keras(folder, tmp_path):
     """
     done = run_python(BLOCKED + "if True:" + code, folder=tmp_path)
     assert len((tmp_path / "out").read_text().split("\n")) == 4
+    assert (tmp_path / "int8").read_text() != (tmp_path / "float").read_text()
     streamed, drawn = done.stdout.splitlines()[-2:]
     assert streamed == drawn and "warning: Keras" not in done.stderr
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_dtype_of_the_command_line_is_that_of_keras(folder, tmp_path, capsys):
+    source = write(tmp_path / "in", "w1")
+    command = ["translate", folder / "model", "--input", source, "--dtype", "foo"]
+    done = call(capsys, *command)
+    assert done.status == 2 and "only Keras has a --dtype" in done.errors
+    assert "error: --dtype must be the name of a float dtype" in done.errors
 
 
 def spoil(folder, what, patch):
@@ -156,7 +168,7 @@ def test_a_search_ends_within_a_second_of_control_c(folder):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 5  # of 100,000 tokens
 
 
 def test_a_run_does_not_change_its_runtime(folder, tmp_path):
@@ -234,6 +246,19 @@ def test_arguments_that_keras_refuses_and_what_needs_keras(folder, tmp_path):
             ValueError, match="must be .*of Keras|of one model of Keras"
         ):
             export(translator, tmp_path / "out")
+    model, size = translator.model, translator.model.source_vocabulary_size
+    for ids, prefix, words in (
+        ([[-1, 2]], None, "`source_ids` must be at least 0.*Received: -1"),
+        ([[size, 2]], None, f"vocabulary's size {size}. Received: {size}"),
+        ([[5, 2]] * 2, [[5]], "must have as many rows. Received: 2 and 1"),
+        ([5, 2], None, "`source_ids` must have two axes"),
+        (None, [[5]], "`source_ids` must be given for a translation model"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.beam_search_hypotheses(ids, prefix_ids=prefix, max_length=4)
+    model.beam_search_hypotheses([[size - 1, 2]], max_length=4)
+    with pytest.raises(ValueError, match="must be given. Received: none of them"):
+        writer.model.beam_search_hypotheses(max_length=4)
     warm = ks.LanguageGenerator(writer.model, TOKENIZER, {"temperature": 3.0})
     drawn = warm.sample(["w1"] * 9, seed=3, max_length=6)
     assert drawn[0] == "".join(warm.stream("w1", 3, max_length=6))

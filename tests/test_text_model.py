@@ -5,11 +5,7 @@ import time
 
 import pytest
 
-from keras_seqconv.translation.text_model import (
-    Batch,
-    batches_by_length,
-    in_threads,
-)
+from keras_seqconv.translation.text_model import Batch, batches_by_length, in_threads
 
 
 def test_an_error_in_one_batch_ends_the_others():

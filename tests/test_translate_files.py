@@ -304,6 +304,24 @@ def test_wrong_files(translator, tmp_path):
         translate_file(translator, source, "/dev/null", resume=True)
 
 
+def test_a_damaged_note_and_an_output_that_takes_nothing(translator, tmp_path):
+    source, target = write(tmp_path / "in", ["w1", "w2", "w3"] * 3), tmp_path / "out"
+    break_off(translator, 1, source, target, window=4)
+    (tmp_path / "out.part.json").write_text("{}")
+    with pytest.raises(ValueError, match="out.part.json is damaged: remove it"):
+        translate_file(translator, source, target, window=4, resume=True)
+
+    class Full(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, content):
+            return None
+
+    with pytest.raises(BlockingIOError):
+        translate_file(translator, source, Full())
+
+
 def test_long_lines_are_cut_and_counted():
     learned = make_translator(max_length=6)
     text = b"w1\nw1 w2 w3 w4 w5 w6 w7\n" + b"w1 w2 w3 w4 w5 w6\nw2\n"

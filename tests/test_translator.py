@@ -20,7 +20,13 @@ from keras_seqconv.tokenizers import (
 )
 from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import Translation
-from tests.small_models import TOKENIZER, WORDS, encoder_decoder, tokenizer_of
+from tests.small_models import (
+    TOKENIZER,
+    WORDS,
+    encoder_decoder,
+    make_language_model,
+    tokenizer_of,
+)
 from tests.two_tokenizers import make_two_sided
 
 small_model = functools.partial(
@@ -50,6 +56,25 @@ def check_same(found, expected):
         if one.text != other.text:
             ties = [best for best in expected if abs(best.score - one.score) < 2e-4]
             assert one.text in [best.text for best in ties]
+
+
+def test_parts_that_do_not_fit_are_named(translator):
+    model, language = translator.model, make_language_model().model
+    few = WordTokenizer(WORDS[:5])
+    for call, words in (
+        (lambda: ks.Translator(model, TOKENIZER), "must both be given or both"),
+        (lambda: ks.Translator(model, few, TOKENIZER), "source tok.*, 30. Rec.* 9"),
+        (lambda: ks.Translator(model, TOKENIZER, few), "target tok.*, 30. Rec.* 9"),
+        (lambda: ks.Translator(language), "`model` must have a source"),
+        (lambda: ks.LanguageGenerator(model), "must be a language model"),
+        (lambda: ks.Translator(model, max_source_length=1), "an integer >= 2"),
+        (lambda: translator.score(["w1"], []), "of one length. Received: 1 and 0"),
+        (lambda: translator.translate(["w1", None]), r"texts\[1\] is NoneType"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    without = ks.Translator(model, TOKENIZER, TOKENIZER, languages=None)
+    assert without.source_language is without.target_language is None
 
 
 # --- The hypotheses of fairseq ---
@@ -183,7 +208,9 @@ def test_long_sources_are_cut(translator, tmp_path):
     positions = {side: dict(kind="learned", max_length=most) for side, most in sides}
     learned = small_model(positions=positions)
     learned = ks.Translator(learned, TOKENIZER, TOKENIZER, {"num_beams": 2})
-    cut = pytest.warns(UserWarning, match="1 of 2 texts.*1, have more than the 8 tok")
+    cut = pytest.warns(
+        UserWarning, match=r"1 of 2 texts.*texts\[1\], have more than the 8 tok"
+    )
     with cut:
         found = learned.translate(["w1", " ".join(WORDS[:20])])
     assert found == learned.translate(["w1", " ".join(WORDS[:7])])

@@ -103,7 +103,7 @@ def test_model(folder, tmp_path, capsys):
 
 
 def test_metrics_of_the_task_of_a_model(folder, capsys):
-    translator = ks.load(str(folder / "model"))
+    translator = make_translator.__wrapped__()
     translator.trained = {"preset": "dynamic_conv_g2p"}
     translator.save(folder / "symbols")
     for models in (["symbols"], ["symbols", "model"]):
@@ -161,7 +161,7 @@ def test_the_variant_of_the_training_and_bad_lines(folder, tmp_path, capsys):
     for variant, texts in (("", ["w9"] * 4), ("lc.", [*right, " "])):
         write(tmp_path / f"test.{variant}en", *SOURCES, "w1")
         write(tmp_path / f"test.{variant}xx", *texts)
-    translator = ks.load(str(folder / "model"))
+    translator = make_translator.__wrapped__()
     translator.trained = {"dataset": str(tmp_path), "variant": "lc"}
     translator.save(tmp_path / "model")
     scored = ["--dataset", tmp_path, "--quiet", "--skip-bad-lines"]

@@ -12,11 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_seqconv.data import batches
-from keras_seqconv.data.batches import (
-    BatchStream,
-    Shape,
-    choose_shapes,
-)
+from keras_seqconv.data.batches import BatchStream, Shape, choose_shapes
 from keras_seqconv.data.ids import IdStore
 
 

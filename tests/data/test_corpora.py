@@ -52,6 +52,14 @@ def both(*stems):
 # --- Layouts ---
 
 
+def test_layout_of_tfds(folder):
+    files = [f"{language}.{split}.txt" for split in ("train", "val") for language in (
+        "de", "en")]  # fmt: skip
+    corpus = from_german(folder(*files))
+    assert corpus.splits == ("train", "validation")
+    assert rows_of(corpus)[0] == ("de.train.txt 1", "en.train.txt 1")
+
+
 @pytest.mark.parametrize("name", ["valid", "dev"])
 def test_folder(folder, name):
     files = ["train.de.gz", "train.en", f"{name}.de", f"{name}.en.gz"]
@@ -209,7 +217,9 @@ def test_a_part_is_held_out_for_validation(tmp_path):
         assert validation & {str(n) for n in range(begin, begin + 500)}
     assert rows_of(held, "validation") == parts[1]
     assert len(rows_of(held, "test")) == 5000
-    with pytest.raises(ValueError, match="`validation_share` must be above 0"):
+    with pytest.raises(
+        ValueError, match="`validation_share` must be .* > 0 and <= 0.5"
+    ):
         hold_out(corpus, 0.9)
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)

@@ -87,6 +87,7 @@ def test_rows_whose_lengths_are_wrong_are_left_out_and_counted(options, kept, co
         (blocks, {"context_window": 8}, "`context_window` must be smaller than"),
         (blocks, {"lines": [[2], []]}, r"its end at least.*line 2 = \[\]"),
         (blocks, {"lines": [[1, 2]]}, r"padding id 1.*line 1 = \[1, 2\]"),
+        (blocks, {"lines": [[5.7, 2]]}, r"must be token ids.*\[5.7, 2.0\]"),
     ],
 )
 def test_wrong_arguments(call, options, message):

@@ -1,9 +1,11 @@
 """TensorFlow Datasets: which texts, which direction, and what happens offline."""
 
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
+import requests
 
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.rows import prepare_tfds
@@ -67,6 +69,14 @@ class SeqconvLines(_Texts):
     FEATURES = {"text": TEXT}
     SUPERVISED = ("text", "text")
     EXAMPLES = [{"text": f"line {i}"} for i in range(3)]
+
+
+class SeqconvManual(SeqconvLines):
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Fetch it."
+
+    def _split_generators(self, dl_manager):
+        assert [*dl_manager.manual_dir.iterdir()]
+        return super()._split_generators(dl_manager)
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +151,17 @@ def test_unknown_names(tmp_path, name, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match=r"keras-seqconv\[tfds\]"):
         open_corpus(name)
+
+
+def test_offline_and_by_hand(tmp_path, monkeypatch):
+    builder, fetched = SeqconvManual(data_dir=tmp_path / "data"), tmp_path / "fetched"
+    with pytest.raises(FileNotFoundError, match="give it as `manual_dir`"):
+        prepare_tfds(builder)
+    fetched.mkdir()
+    (fetched / "file").touch()
+    prepare_tfds(builder, fetched)
+    assert builder.is_prepared()
+    away = mock.Mock(side_effect=requests.ConnectionError("no\nroute"))
+    monkeypatch.setattr(SeqconvManual, "_split_generators", away)
+    with pytest.raises(ConnectionError, match="cannot be: no route What helps"):
+        prepare_tfds(SeqconvManual(data_dir=tmp_path / "away"))

@@ -1,5 +1,6 @@
 """What every stock server since TensorFlow Serving 2.12 can run."""
 
+import collections
 from pathlib import Path
 
 # Ops and the names of their attributes that the C++ runtimes of both TensorFlow 2.12.1
@@ -37,3 +38,21 @@ def not_stock(folder: Path, xla: bool = False) -> list[str]:
             new = {name for name in node.attr if name[0] != "_"} - stock[node.op]
             offenders += [f"attribute {name} of {node.op}" for name in sorted(new)]
     return offenders
+
+
+def operations_of_a_step(folder: str | Path) -> collections.Counter:
+    """How often each op stands in the loop over the steps of a search; no constants."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    content = (Path(folder) / "saved_model.pb").read_bytes()
+    (meta_graph,) = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+    found = [
+        collections.Counter(node.op for node in function.node_def)
+        for function in meta_graph.graph_def.library.function
+    ]
+    (step,) = (
+        ops
+        for ops in found
+        if {"TopKV2", "MatMul"} <= ops.keys() and "While" not in "".join(ops)
+    )
+    return step - collections.Counter(Const=step["Const"])

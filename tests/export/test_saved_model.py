@@ -9,8 +9,7 @@ import pytest
 
 import keras_seqconv as ks
 from tests.export.make_cases import n_best_of
-from tests.export.stock_ops import STOCK_OPS, not_stock
-from tests.saved_models import operations_of_a_step
+from tests.export.stock_ops import STOCK_OPS, not_stock, operations_of_a_step
 from tests.small_models import (
     TEXTS,
     make_conv_s2s,
@@ -234,6 +233,3 @@ def test_xla_and_mixed_precision(tmp_path, policy, xla, near):
     np.testing.assert_allclose(found["score"], [one.score for one in best], atol=near)
     if policy == "float32":
         assert decoded(found["translation"]) == [one.text for one in best]
-
-
-# --- Wrong arguments ---

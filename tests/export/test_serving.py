@@ -1,6 +1,5 @@
 """The example's clients, through a server: the real one if it is on the PATH."""
 
-import importlib.util
 import io
 import sys
 from types import SimpleNamespace
@@ -10,16 +9,13 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.translation.text_model import UnknownTokens
 from tests.export.server import serving
-from tests.processes import ROOT
 from tests.small_models import TEXTS, make_translator
+from tests.test_examples import load
 
 pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
-PATH = ROOT / "examples" / "serve_client.py"
-SPEC = importlib.util.spec_from_file_location("serve_client", PATH)
-client = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(client)
+client = load("serve_client")
 
 
 @pytest.fixture(scope="module")

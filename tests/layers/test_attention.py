@@ -8,12 +8,7 @@ from keras import ops
 from keras_seqconv.layers import MultiHeadAttention, Residual
 from tests.backends import modes, to_numpy
 from tests.cases import quick_and_slow
-from tests.layers.values import (
-    assert_close,
-    lengths_mask,
-    random,
-    randomized,
-)
+from tests.layers.values import assert_close, lengths_mask, random, randomized
 
 BATCH, TARGET, SOURCE, CHANNELS, HEADS = 2, 5, 6, 8, 2
 
@@ -142,6 +137,8 @@ def test_what_users_of_keras_type():
     layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
     causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
     assert_close(layer(inputs, inputs, use_causal_mask=True), to_numpy(causal(inputs)))
+    weights = layer.attention_weights(inputs, use_causal_mask=True)
+    assert_close(weights, to_numpy(causal.attention_weights(inputs)))
     for shape in ((BATCH, 1, TARGET, TARGET), (TARGET, TARGET + 1), (BATCH,)):
         with pytest.raises(ValueError, match="`attention_mask` must have") as error:
             layer(inputs, attention_mask=np.ones(shape, bool))
@@ -164,15 +161,6 @@ def test_values_that_some_queries_may_not_see():
     memory = layer.project_memory(value, mask=mask)
     assert_close(layer.attend(inputs, memory), hidden)
     assert np.all(np.isfinite(hidden))
-
-
-def test_a_call_may_be_causal():
-    inputs = random(BATCH, TARGET, CHANNELS)
-    layer = randomized(MultiHeadAttention(HEADS), inputs.shape)
-    causal = randomized(MultiHeadAttention(HEADS, use_causal_mask=True), inputs.shape)
-    assert_close(layer(inputs, use_causal_mask=True), to_numpy(causal(inputs)))
-    weights = layer.attention_weights(inputs, use_causal_mask=True)
-    assert_close(weights, to_numpy(causal.attention_weights(inputs)))
 
 
 def test_masks_of_keys_and_values_count_together():

@@ -137,7 +137,6 @@ class TestResidual:
         assert 0.4 < (rates > 1).mean() < 0.6
         assert len(np.unique(np.round(rates).reshape(50, -1), axis=0)) > 30
         assert np.abs(to_numpy(layer(inputs, training=True)) - got).max() > 1e-3
-        np.testing.assert_array_equal(to_numpy(layer(inputs)), to_numpy(layer(inputs)))
 
     def test_training_reaches_dropout_inside(self):
         inputs = random(1, 50, CHANNELS)
@@ -150,3 +149,12 @@ class TestResidual:
         weights = layer.trainable_variables, layer.non_trainable_variables
         moved, _ = layer.stateless_call(*weights, inputs, training=True)
         assert np.abs(to_numpy(moved) - still).max() > 0.1
+
+    def test_no_cross_attention_behind_a_canon_layer(self):
+        inputs = random(1, 3, CHANNELS)
+        layer = Residual(MultiHeadAttention(2), canon="same")
+        layer = randomized(layer, inputs.shape)
+        memory = layer.layer.project_memory(inputs)
+        for call in (layer.attend, layer.memory_weights):
+            with pytest.raises(ValueError, match="`canon` must be None.*canon='same'"):
+                call(inputs, memory)

@@ -11,9 +11,9 @@ from keras_seqconv import layers
 from keras_seqconv.models import EncoderDecoder
 from tests.backends import UNCOMPILED, to_numpy
 from tests.cases import quick_and_slow
+from tests.export.stock_ops import not_stock
 from tests.layers.values import assert_close, random
 from tests.processes import run_python
-from tests.saved_models import compiled_functions
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 EXPORTED = {name for name in vars(layers) if name[0].isupper()}
@@ -93,7 +93,7 @@ def test_training_moves_every_weight(how):
         still = re.search(
             "key_bias|adaptive_softmax|token_embedding.*/bias", weight.path
         )
-        assert np.isfinite(moved) and moved > 1e-4 or still, weight.path
+        assert np.isfinite(moved) and (moved > 1e-4 or still), weight.path
 
 
 @pytest.mark.tensorflow
@@ -106,7 +106,9 @@ def test_every_layer_is_exported_for_a_server_without_xla(tmp_path):
     model.export(tmp_path / "exported", verbose=False)
     tf.saved_model.save(model, tmp_path / "saved")
     for folder in (tmp_path / "exported", tmp_path / "saved"):
-        assert compiled_functions(folder) == []
+        # Its value would be the variable's name.
+        named = {"attribute debug_name of VarHandleOp"}
+        assert {*not_stock(folder)} <= named
         signatures = tf.saved_model.load(folder).signatures
         serve = signatures["serve" if "serve" in signatures else "serving_default"]
         for ids, wanted in ((IDS, expected), (IDS[1:, :3], expected[1:, :3])):

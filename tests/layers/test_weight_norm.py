@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers import (
-    ConvS2SInitializer,
-    WeightNormConv1D,
-    WeightNormDense,
-)
+from keras_seqconv.layers import ConvS2SInitializer, WeightNormConv1D, WeightNormDense
 from tests.backends import layer_gradients, to_numpy
 from tests.cases import quick_and_slow
 from tests.layers.formulas import kernel_of

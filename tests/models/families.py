@@ -173,14 +173,7 @@ CONFIGS = {
     "conv_s2s_no_positions": (conv_s2s, dict(positions=False,
                                              convolutions="[(8, 2)]", output_dim=8)),
 }  # fmt: skip
-_QUICK = (
-    "mixed",
-    "sides",
-    "short_conv",
-    "lm_tied_projections",
-    "conv_lm",
-    "conv_s2s",
-)
+_QUICK = ("mixed", "sides", "short_conv", "lm_tied_projections", "conv_lm", "conv_s2s")
 
 
 def cases(quick, slow=()):

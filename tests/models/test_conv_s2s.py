@@ -32,7 +32,7 @@ INPUTS = {"source_ids": SOURCES, "target_ids": TARGETS}
 
 
 @cases(("conv_s2s",), ("conv_s2s_small",))
-def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
+def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name, monkeypatch):
     """Its convolutions get 1 / 2A of it; its embeddings more, past them."""
     model, inputs = model_of(name), tensors(INPUTS)
     attentions = sum(x.attention is not None for x in model.decoder_blocks)
@@ -42,7 +42,7 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     table_place = [weight is table for weight in model.trainable_variables].index(True)
 
     def gradients(scale):
-        model.gradient_scale.scale = scale
+        monkeypatch.setattr(model.gradient_scale, "scale", scale)
         values = layer_gradients(model, lambda: model.decode(
             inputs["target_ids"], *model.encode(inputs["source_ids"])))  # fmt: skip
         values = [values[place], values[table_place]]
@@ -51,7 +51,6 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name):
     scale = model.gradient_scale.scale
     assert scale == 1 / (2 * attentions)
     scaled, unscaled, past = (gradients(x) for x in (scale, 1.0, 0.0))
-    model.gradient_scale.scale = scale
     assert np.all(past[0] == 0) and np.abs(past[1]).max() > 1e-3
     for found, whole, rest in zip(scaled, unscaled, past, strict=True):
         expected = rest + (whole - rest) * scale
@@ -115,12 +114,12 @@ REFUSED = [
 
 
 def test_anything_else_is_refused():
-    start = time.monotonic()
+    start = time.process_time()
     for text in REFUSED:
         with pytest.raises(ValueError, match="`convolutions` must be.*Rec") as caught:
             parse_convolutions(text)
         assert len(str(caught.value)) < 600
-    assert time.monotonic() - start < 3
+    assert time.process_time() - start < 3
     for layers, words in (
         (None, "holds no layer"),
         ([(4, 3), (4, 3.5)], r"layer 2 is \(4, 3.5\)"),

@@ -79,9 +79,7 @@ def train(model, steps=1, data=None, updates=3, **options):
 @pytest.mark.parametrize(
     ("make", "steps", "options"),
     quick_and_slow(
-        [
-            (small_model, 4, GRAPH),
-        ],
+        [(small_model, 4, GRAPH)],
         [
             (adaptive_model, 3, {"loss": None}),
             (translation_model, 4, GRAPH),
@@ -304,6 +302,10 @@ def test_wrong_arguments():
     model, own_ids = small_model(), small_model(special_ids={"pad": 0})
     inputs, labels = ragged_batch()
     model.compile("sgd")
+    summed = small_model()
+    summed.compile("sgd", loss=lambda y, x: ops.sum(x), run_eagerly=True)
+    with pytest.raises(TypeError, match="loss_weights"):
+        model.compile("sgd", loss_weights=[2.0])
     for make, words in [
         (lambda: adaptive_model().compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must be None for a model with an adaptive softmax"),
@@ -316,6 +318,8 @@ def test_wrong_arguments():
          "`gradient_accumulation_steps` must be left out"),
         (lambda: train(small_model(), loss=lambda y, x: ops.sum(x, axis=(1, 2))),
          "one number for each token"),
+        (lambda: summed.train_on_batch(inputs, labels, np.ones(len(labels))),
+         "which takes no `sample_weight`"),
         (lambda: model.fit(inputs, labels, class_weight={5: 2.0}),
          "give `sample_weight`.*class_weight={5: 2.0}"),
     ]:  # fmt: skip

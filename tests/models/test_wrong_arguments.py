@@ -54,6 +54,7 @@ WRONG = {
     conv_s2s: [
         (dict(seed=1.5), "`seed`.*1.5"),
         (dict(embedding_dim=SIDES), "same on both sides.*4"),
+        (dict(embedding_dim=[8]), "`(embedding|output)_dim`.*Received.*8"),
         (dict(convolutions="[(6, 3)] *"), "`convolutions`"),
         (dict(convolutions="[(1, 1)] * 1000000000"), "more than 1000 entries"),
         (dict(convolutions="[[[1] * 99] * 99] * 99"), "more than 10000 parts"),

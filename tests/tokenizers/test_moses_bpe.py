@@ -6,11 +6,7 @@ from collections import Counter
 
 import pytest
 
-from keras_seqconv.tokenizers import (
-    Dictionary,
-    DictionaryTokenizer,
-    train_tokenizers,
-)
+from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 
 pytest.importorskip("sacremoses", reason="needs the extra mt")
 pytest.importorskip("subword_nmt", reason="needs the extra mt")

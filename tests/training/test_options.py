@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from keras_seqconv.support.schema import Options, option
 from keras_seqconv.tokenizers import SentencePieceTokenizer, WordTokenizer
 from keras_seqconv.training import run as runs
 from keras_seqconv.training.recipe import (
+    make_loss,
     make_model,
     make_optimizer,
     recipe_from_json,
@@ -145,6 +147,27 @@ def test_changes_replace_values():
         average=3,
         tokens_per_batch=100,
     )
+
+
+def test_values_of_the_recipe_reach_optimizer_and_loss():
+    adam = dict(beta_1=0.8, beta_2=0.9, epsilon=1e-3, weight_decay=0.1)
+    adam |= {"global_clipnorm": 2.0}
+    more = dict(label_smoothing=0.3, label_smoothing_kind="others")
+    recipe = resolve_recipe(options(**adam, **more, gradient_accumulation_steps=3))
+    optimizer = make_optimizer(recipe)
+    found = optimizer.inner_optimizer.get_config()
+    assert {name: found[name] for name in adam} == adam
+    assert optimizer.accumulation_steps == 3
+    model = SimpleNamespace(pad_id=0, get_config=dict)
+    found = make_loss(recipe, model).get_config()
+    assert [found[name] for name in ("label_smoothing", "kind", "pad_id")] == [
+        0.3, "others", 0,
+    ]  # fmt: skip
+    plain = dataclasses.replace(recipe, label_smoothing=0.0)
+    assert make_loss(plain, model) is None
+    model.get_config = lambda: {"adaptive_softmax": {}}
+    with pytest.raises(ValueError, match="must be 0 with an adaptive softmax"):
+        make_loss(recipe, model)
 
 
 def test_another_schedule_and_optimizer():
@@ -295,10 +318,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
             {"recipe": {"search": {"r_drop": 1.0}}},
             "BeamOptions got an unexpected keyword",
         ),
-        (
-            {"recipe": {"schedule": {"name": "linear"}}},
-            "`schedule` must be InverseSq",
-        ),
+        ({"recipe": {"schedule": {"name": "linear"}}}, "`schedule` must be InverseSq"),
     ],
 )
 def test_damaged_notes_and_those_of_earlier_versions(tmp_path, content, words):
@@ -358,6 +378,13 @@ def test_embeddings_are_shared_where_the_vocabulary_is(
     assert (pair[0] is pair[1]) == joint
     model = make_model(given, "float32", *pair)
     assert model.get_config()["share_embeddings"] == shared
+
+
+def test_the_variant_reaches_the_corpus(tmp_path):
+    for name in ("train.de", "train.en", "train.lc.de", "train.lc.en"):
+        (tmp_path / name).write_text(f"{name}\n")
+    corpus = open_corpus_of(options(dataset=str(tmp_path), variant="lc"))
+    assert [*corpus.texts("train", "source")] == ["train.lc.en"]
 
 
 def test_two_vocabularies_of_one_size_for_one_embedding_are_refused(tmp_path):

@@ -98,14 +98,14 @@ def options_for(corpus, workdir, **changes):
         preset="dynamic_conv_phrases", dataset=str(corpus), workdir=str(workdir),
         source_language="en", target_language="de", tokenizer="words",
         architecture=TINY, tokens_per_batch=128, max_updates=8, warmup_steps=4,
-        deterministic=True, max_shapes=1, jit_compile="false",
+        max_shapes=1, jit_compile="false",
     )  # fmt: skip
     return TrainingOptions(**{**defaults, **changes})
 
 
 def flags(corpus, workdir, **changes):
-    """The same for the command line; without `deterministic`, which holds on."""
-    options = options_for(corpus, workdir, **{"deterministic": False, **changes})
+    """The same for the command line."""
+    options = options_for(corpus, workdir, **changes)
     words = ["train"]
     for name, value in options.changes().items():
         if value is not None and value is not False:
@@ -136,7 +136,7 @@ def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
     lines = []
     run = tmp_path / "run"
     reports = dict(validation_bleu=True, tensorboard=True)
-    changes = dict(deterministic=False, precision="mixed_bfloat16", **reports)
+    changes = dict(precision="mixed_bfloat16", **reports)
     options = options_for(corpus, run, truncate_source=6, **changes)
 
     def say(line):  # to the last line nobody else can train here
@@ -268,6 +268,20 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
 
 
+def test_callbacks_of_a_fixed_schedule():
+    options = options_for(
+        "d", "w", schedule="fixed", learning_rate=0.3, force_anneal=4, shrink=0.5,
+        warmup_steps=9, stop_learning_rate=1e-3,
+    )  # fmt: skip
+    text = SimpleNamespace(recipe=resolve_recipe(options))
+    run = SimpleNamespace(options=options, folder=".", checkpoints=".", log="l")
+    made = {type(one).__name__: one for one in _callbacks(run, text, None, None)}
+    fixed = made["FixedSchedule"]
+    assert (fixed.learning_rate, fixed.force_anneal) == (0.3, 4)
+    assert (fixed.shrink, fixed.warmup_steps) == (0.5, 9)
+    assert made["StopAtLearningRate"].minimum == 1e-3
+
+
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_damaged_checkpoints_are_named_and_the_others_averaged(
     copied, tmp_path, capsys
@@ -321,12 +335,8 @@ def test_the_model_is_a_checkpoint_that_is_better_than_the_average(copied):
     ("changes", "monitor", "of_best", "words"),
     [
         ({"average": 2}, "val_nll", 0.5, "0.5. The model is the average"),
-        (
-            {"average_kind": "last_epochs"},
-            "val_nll",
-            0.5,
-            "average; .* --best 1` ",
-        ),
+        ({"average_kind": "last_epochs"}, "val_nll", 0.5, "average; .* --best 1` "),
+        ({}, "val_nll", None, "val_nll of the model: 1$"),
         ({}, "val_nll", 0.99995, "val_nll of the model: 1$"),
         ({}, "val_bleu", 0.5, "val_bleu of the model: 1$"),
     ],
@@ -335,11 +345,8 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
     finished, tmp_path, monkeypatch, changes, monitor, of_best, words
 ):
     run, recipe = read_run(finished[1])
-    changes = {
-        **changes,
-        "monitor": monitor.removeprefix("val_"),
-        "validation_bleu": True,
-    }
+    changes = {**changes, "monitor": monitor.removeprefix("val_")}
+    changes["validation_bleu"] = True
     run.options = dataclasses.replace(run.options, **changes)
     run.checkpoints = shutil.copytree(run.checkpoints, tmp_path / "checkpoints")
     for path in checkpoints.find(run.checkpoints):
@@ -551,20 +558,18 @@ def test_a_damaged_newest_checkpoint_is_named_before_the_one_taken(copied):
     assert about[1] == f"Going on from {taken}"
 
 
+OF_CONV_S2S = {"architecture": {}, "warmup_steps": None}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"dataset": "/nowhere/at/all"}, "/nowhere/at/all"),
-        ({"source_language": "fr"}, "fr"),
+        ({"source_language": "fr"}, "two languages of .*fr"),
         ({"architecture": {"hiden_dim": 3}}, "^`architecture` must .* hidden_dim"),
         ({"architecture": {"num_heads": 3}}, "^`architecture` must .*`num_heads`"),
         (
-            {
-                "preset": "conv_s2s_multi30k",
-                "architecture": {},
-                "warmup_steps": None,
-                "weight_dropout": 0.1,
-            },
+            {"preset": "conv_s2s_multi30k", "weight_dropout": 0.1, **OF_CONV_S2S},
             "ConvS2S has no argument `weight_dropout`",
         ),
         ({"warmup_steps": 0}, "`warmup_steps` must be"),
