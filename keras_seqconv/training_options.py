@@ -199,7 +199,7 @@ class TrainingOptions(_RecipeOptions):
     metrics: str | None = _reports(
         None,
         "scores of the test split, with commas between them: bleu, tokenized_bleu, "
-        "chrf, ter, rouge, exact, wer, cer (default: by the task)",
+        "compound_split_bleu, chrf, ter, rouge, exact, wer, cer (default: by the task)",
         metavar="A,B",
     )
     monitor: Literal["nll", "bleu"] = _reports(

@@ -81,6 +81,7 @@ class _Flags(Options):
     quiet: bool = option(False, "show no progress")
 
 
+_BLOCKS = "By default 512 tokens or the model's limit, cut anywhere, without context."
 # Option -> those without effect where it is not given.
 _OF_BLOCKS = ("context_window", "tokens_per_sample", "break_mode")
 _NEEDED = {
@@ -101,7 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add_flags(parser, _Flags)
-    add_options(parser.add_argument_group("blocks of --text"), fields(BlockOptions))
+    blocks = parser.add_argument_group("blocks of --text", _BLOCKS)
+    add_options(blocks, fields(BlockOptions))
     add_search_arguments(parser)
 
 
@@ -381,7 +383,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
 
 
 def _add_perplexity(perplexity, result, lines) -> None:
-    result["perplexity"] = perplexity._asdict()
+    result["perplexity"] = perplexity.for_json()
     lines += perplexity.lines()
     if perplexity.infinite:
         lines.append(f"{perplexity.infinite:,} tokens of probability 0 were left out")

@@ -177,10 +177,11 @@ def _pieces(lines, size: int, mode: str, pad_id: int):
     waiting, length, number = [], 0, 0
     for number, line in enumerate(lines, 1):
         line = np.asarray(line)
-        if line.dtype.kind not in "iu" or not line.size or (line == pad_id).any():
+        wrong = line.dtype.kind not in "iu" or not line.size
+        if wrong or ((line == pad_id) | (line >= 2**31)).any():
             raise ValueError(
-                "A line must be token ids, its end at least, and not hold the padding "
-                f"id {pad_id}. "
+                "A line must be token ids below 2**31, its end at least, and not hold "
+                f"the padding id {pad_id}. "
                 f"Received: line {number:,} = {line[:20].tolist()}"
             )
         line = line.astype(np.int32)

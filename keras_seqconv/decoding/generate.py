@@ -195,14 +195,16 @@ def sample_hypotheses(
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
     if isinstance(seed, np.ndarray) and seed.dtype.kind == "f":
-        seed = ops.convert_to_tensor(seed)
-    elif isinstance(seed, np.ndarray | tuple):
-        seed = [*plain(seed)]
-    if isinstance(seed, list) and len(seed) != rows:
-        raise ValueError(
-            f"`seed` must hold a pair for each of {rows} sentences. "
-            f"Received: {len(seed)} pairs"
-        )
+        seed = ops.convert_to_tensor(seed, dtype="float32")
+    seed = plain(seed)
+    if isinstance(seed, list | tuple):
+        pairs = [*seed]
+        if np.shape(pairs) != (rows, 2):
+            raise ValueError(
+                f"`seed` must hold a pair for each of {rows} sentences. "
+                f"Received: seed={seed}"
+            )
+        seed = pairs
     if ops.is_tensor(seed):
         check_shape("seed", seed, (rows and rows * options.num_samples, None))
         tensors["uniforms"] = seed
@@ -217,7 +219,7 @@ def sample_hypotheses(
         else:
             shape = ops.shape(limits)[0] * draws, length
             tensors["uniforms"] = keras.random.uniform(
-                shape, dtype="float32", seed=plain(seed)
+                shape, dtype="float32", seed=seed
             )
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 

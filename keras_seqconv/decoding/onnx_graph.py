@@ -148,14 +148,16 @@ class Graph:
         """
         from onnx import compose, helper
 
-        # Graphs in nodes name weights around them, which `onnx.compose` renames last.
-        weights = [weight.name for weight in model.graph.initializer]
-        names = {name: f"{prefix}{name}" for name in weights}
+        names = {}
         for item in model.graph.input:
             kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name
             names[item.name] = feeds[item.name].cast(kind).name
         graph = compose.add_prefix_graph(
-            model.graph, prefix, rename_inputs=False, name_map=names
+            model.graph,
+            prefix,
+            rename_inputs=False,
+            rename_value_infos=False,
+            name_map=names,
         )
         self._weights += graph.initializer
         self._nodes += graph.node

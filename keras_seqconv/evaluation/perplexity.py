@@ -21,9 +21,9 @@ class TextPerplexity(NamedTuple):
     Attributes:
         tokens, words: number of scored tokens and words, with an end for each line.
         infinite: tokens of probability 0.
-        nll, word_nll: nats per token without those of probability 0, and per word as
-            the sum of its pieces: of a text with such tokens infinity, of translations
-            without their words.
+        nll, word_nll: nats per token, and per word as the sum of its pieces. Tokens of
+            probability 0 are left out of `nll`. They make `word_nll` of a text
+            infinite; of translations it leaves out their texts.
         bits, word_bits: nats divided by log 2, fairseq's loss (base 2).
         perplexity, word_perplexity: exp(nll), which is 2 to the power of bits.
         unit: kind of token: "token" or "character".
@@ -52,6 +52,10 @@ class TextPerplexity(NamedTuple):
             nll = total / count
             numbers += [nll, nll / math.log(2), math.exp(min(nll, 700.0))]
         return cls(tokens, words, infinite, *numbers, unit)
+
+    def for_json(self) -> dict:
+        """The attributes; None in place of infinity, which JSON has not."""
+        return {n: None if x == math.inf else x for n, x in self._asdict().items()}
 
     def lines(self) -> list[str]:
         """Lines to print: per token and per word, in nats and in bits."""

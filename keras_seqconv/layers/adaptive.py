@@ -301,8 +301,9 @@ class AdaptiveSoftmax(SequenceLayer):
         """
         if sample_weight is None:
             return -ops.sum(self.log_prob(features, labels, training))
-        labels = ops.where(ops.cast(sample_weight, "bool"), labels, 0)
-        log_prob = self.log_prob(features, labels, training)
+        scored = ops.cast(sample_weight, "bool")
+        features = zero_masked(features, scored, "sample_weight")
+        log_prob = self.log_prob(features, ops.where(scored, labels, 0), training)
         return -ops.sum(log_prob * ops.cast(sample_weight, log_prob.dtype))
 
     def full_log_prob(self, features):

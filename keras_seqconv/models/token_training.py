@@ -11,6 +11,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_seqconv.layers.sequences import zero_masked
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
@@ -231,20 +232,13 @@ def _check_labels(labels, outputs):
 
 
 def _weighted(model, outputs, labels, real, weight, of_samples, training):
-    """Weighted sums of loss, nll and correct; whether weights of samples are given."""
+    """Weighted sums of loss, nll and correct; `of_samples`: with a `sample_weight`."""
     loss = model.training.loss
     if isinstance(loss, LabelSmoothedCrossentropy):
         losses = loss.token_losses(labels, outputs)
         return tuple(ops.sum(weight * ops.cast(x, "float32")) for x in losses)
-    # Padding has a label that costs an adaptive softmax no tail.
-    ids = ops.where(real, labels, 0)
-
-    def nll(outputs, training):
-        log_prob = model.log_prob(outputs, ids, training)
-        return -ops.sum(weight * ops.where(real, log_prob, 0.0))
-
     if loss is None:
-        total = nll(outputs, training)
+        total = _nll(model, outputs, labels, real, weight, training)
         return total, ops.stop_gradient(total), ops.zeros(())
     # A custom loss; nll and accuracy cost another pass over the logits.
     call = loss.call if isinstance(loss, keras.losses.Loss) else loss
@@ -259,11 +253,20 @@ def _weighted(model, outputs, labels, real, weight, of_samples, training):
         values = ops.sum(ops.where(real, weight * values, 0.0))
     outputs = ops.stop_gradient(outputs)
     if not model.has_logits:
-        return values, nll(outputs, False), ops.zeros(())
+        nll = _nll(model, outputs, labels, real, weight, False)
+        return values, nll, ops.zeros(())
     plain = LabelSmoothedCrossentropy(0.0, pad_id=model.pad_id)
     _, of_tokens, correct = plain.token_losses(labels, outputs)
     correct = ops.sum(weight * ops.cast(correct, "float32"))
     return values, ops.sum(weight * of_tokens), correct
+
+
+def _nll(model, outputs, labels, real, weight, training):
+    """Weighted sum of -log_prob where `real`; NaN elsewhere reaches no gradient."""
+    # Padding has a label that costs an adaptive softmax no tail.
+    labels = ops.where(real, labels, 0)
+    log_prob = model.log_prob(zero_masked(outputs, real), labels, training)
+    return -ops.sum(weight * ops.where(real, log_prob, 0.0))
 
 
 # --- The model ---
@@ -310,7 +313,7 @@ class TokenTrainedModel(keras.Model):
             loss: `keras_seqconv.losses.LabelSmoothedCrossentropy`; None for the mean
                 of -log_prob, which is the choice with an adaptive softmax; another
                 Keras loss or function of (labels, outputs) that returns a number for
-                each token, (B, T), or their sum.
+                each token, (B, T), or their sum, which takes no `sample_weight`.
             metrics: further metrics, as in Keras; they see padding.
             gradient_accumulation_steps: micro-batches of an update. An incomplete
                 update continues in the next epoch.
@@ -350,7 +353,9 @@ class TokenTrainedModel(keras.Model):
         return keras.saving.serialize_keras_object(self.training.config)
 
     def compile_from_config(self, config) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        config = keras.saving.deserialize_keras_object(config)
+        config.pop("loss_weights", None)  # of 0.1.0, without effect
+        self.compile(**config)
         self.optimizer.build(self.trainable_variables)
 
     def make_train_function(self, force: bool = False):
@@ -416,6 +421,4 @@ class TokenTrainedModel(keras.Model):
             Scalar in nats. Divide by the number of such labels for the mean.
         """
         real = ops.not_equal(labels, self.pad_id)
-        # Padding has a label that costs an adaptive softmax no tail.
-        log_prob = self.log_prob(outputs, ops.where(real, labels, 0), training)
-        return -ops.sum(ops.where(real, log_prob, 0.0))
+        return _nll(self, outputs, labels, real, 1.0, training)

@@ -315,7 +315,7 @@ def _tangent():
 
     def moved(values, tangents, **static):
         call = functools.partial(tangent, **static)
-        return jax.jvp(call, values, [*map(ad.instantiate_zeros, tangents)])
+        return jax.jvp(call, tuple(values), tuple(map(ad.instantiate_zeros, tangents)))
 
     def batched(values, axes, function, gradient, count):
         # All of them batched.

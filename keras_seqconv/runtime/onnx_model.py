@@ -117,6 +117,7 @@ class OnnxModel:
 
         Targets are (B, T) and hold an end token.
         """
+        check_tensors(self, {"target_ids": target_ids})
         return self.beam_search_hypotheses(
             source_ids,
             prefix_ids=target_ids,

@@ -123,7 +123,7 @@ def check_fields(holder, fields: Iterable[dataclasses.Field] | None = None) -> N
     Numbers of NumPy become those of Python, which JSON can hold.
     """
     if fields is None:
-        fields = [field for field in dataclasses.fields(holder) if field.metadata]
+        fields = [x for x in dataclasses.fields(holder) if "help" in x.metadata]
     for field in fields:
         value = checked_value(field, getattr(holder, field.name))
         object.__setattr__(holder, field.name, value)

@@ -161,7 +161,7 @@ def _perplexity(run: Run, text: Text, generator, split, say) -> dict:
     for line in measured.lines():
         say(line)
     names = ("nll", "bits", "perplexity", "word_perplexity")
-    return {name: getattr(measured, name) for name in names}
+    return {name: measured.for_json()[name] for name in names}
 
 
 def headline(scores: dict) -> str:

@@ -355,10 +355,10 @@ def _earlier(part, note, resume, settings) -> tuple[int, int]:
     """Lines of the input that an earlier run has translated, and bytes of these."""
     lines = size = 0
     if note.exists() and part.exists():
+        state = read_json(note, lines=int, bytes=int, settings=dict)
         with naming_file(note, "is damaged: remove it to start anew"):
-            state = read_json(note, lines=int, bytes=int, settings=dict)
             lines, size, before = state["lines"], state["bytes"], state["settings"]
-    if not size or os.stat(part).st_size < size:
+    if size <= 0 or os.stat(part).st_size < size:
         note.unlink(missing_ok=True)
         return 0, 0
     if not resume:

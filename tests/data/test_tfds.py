@@ -5,13 +5,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import requests
 
 from keras_seqconv.data.corpora import open_corpus
 from keras_seqconv.data.rows import prepare_tfds
 from tests.data.test_corpora import rows_of as pairs
 
 tfds = pytest.importorskip("tensorflow_datasets")
+requests = pytest.importorskip("requests")
 
 
 class _Texts(tfds.core.GeneratorBasedBuilder, skip_registration=True):

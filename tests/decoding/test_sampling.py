@@ -102,8 +102,9 @@ def test_options_of_a_call_may_be_tensors(top_k):
     found = decoding.sample(model, **options, **tensors, seed=uniforms)
     np.testing.assert_array_equal(to_numpy(found[0]), to_numpy(expected[0]))
     np.testing.assert_allclose(to_numpy(found[1]), to_numpy(expected[1]), atol=1e-5)
-    numpy = decoding.sample(model, **options, **tensors, seed=to_numpy(uniforms))
-    np.testing.assert_array_equal(to_numpy(numpy[0]), to_numpy(expected[0]))
+    numbers = to_numpy(uniforms).astype("float64")
+    again, _ = decoding.sample(model, **options, **tensors, seed=numbers)
+    np.testing.assert_array_equal(to_numpy(again), to_numpy(expected[0]))
     # A tensor replaces the option.
     one = decoding.SampleOptions(num_samples=4, temperature=0.2, max_length=5)
     again = decoding.sample_hypotheses(
@@ -122,6 +123,9 @@ def test_pairs_of_integers_may_be_an_array():
     np.testing.assert_array_equal(ids[0], ids[1])
     np.testing.assert_array_equal(ids[0], ids[2])
     assert (ids[0][0] != ids[0][1]).any()
+    for wrong in ((1, 2), [(1, 2)], [(1, 2, 3)] * 2):
+        with pytest.raises(ValueError, match="`seed` must hold a pair for each of 2"):
+            decoding.sample(model, [[4, 2], [4, 2]], seed=wrong, max_length=5)
 
 
 def test_an_end_without_probability_still_ends():

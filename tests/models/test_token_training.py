@@ -10,7 +10,7 @@ from keras_seqconv.metrics import Perplexity
 from keras_seqconv.models import LanguageModel
 from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
 from keras_seqconv.schedules import InverseSquareRoot
-from tests.backends import EAGERLY, UNCOMPILED, to_numpy
+from tests.backends import EAGERLY, UNCOMPILED, layer_gradients, to_numpy
 from tests.cases import quick_and_slow
 from tests.models.families import ONE, encoder_decoder, language_model
 
@@ -176,6 +176,26 @@ def test_logs_are_means_over_the_tokens_of_an_epoch():
     assert set(found) == set(wanted)
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("make", [adaptive_model, small_model])
+def test_padding_of_nan_reaches_neither_sum_nor_gradient(make):
+    model = make()
+    inputs, labels = ragged_batch()
+    outputs = to_numpy(model(inputs)).copy()
+    wanted = to_numpy(model.negative_log_likelihood(outputs, labels))
+    outputs[labels == PAD] = np.nan
+    found = to_numpy(model.negative_log_likelihood(outputs, labels))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    if make is adaptive_model:
+        softmax, real = model.adaptive_softmax, labels != PAD
+        for call in (
+            lambda: model.negative_log_likelihood(outputs, labels),
+            lambda: softmax.loss(outputs, labels, real),
+        ):
+            np.testing.assert_allclose(to_numpy(call()), wanted, rtol=1e-6)
+            for value in layer_gradients(softmax, call):
+                assert np.isfinite(to_numpy(ops.convert_to_tensor(value))).all()
 
 
 @pytest.mark.parametrize("make", quick_and_slow([adaptive_model], [small_model]))

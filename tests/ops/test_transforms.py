@@ -145,6 +145,16 @@ TRANSFORMS = {
     "jvp of grad": lambda f, *n: (
         lambda *t: jax.jvp(gradient(f, sum(n)), t, tuple(map(jnp.cos, t)))
     ),
+    "jvp of jvp": lambda f, *_: (
+        lambda *t: jax.jvp(
+            lambda *s: jax.jvp(f, s, tuple(map(jnp.sin, s)))[1],
+            t,
+            tuple(map(jnp.cos, t)),
+        )
+    ),
+    "grad of jvp": lambda f, *n: gradient(
+        lambda *s: jax.jvp(f, s, tuple(map(jnp.sin, s)))[1], sum(n)
+    ),
     "linearize": lambda f, *_: lambda *t: jax.linearize(f, *t)[1](*map(jnp.cos, t)),
     "checkpoint": lambda f, *n: gradient(jax.checkpoint(f), sum(n)),
     "scan": lambda f, *_: scanned(f),
