@@ -6,6 +6,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv.evaluation import text_perplexity, translation_perplexity
+from tests import small_models
 from tests.cli.commands import (
     call,
     loaded_once,  # noqa: F401
@@ -103,7 +104,7 @@ def test_model(folder, tmp_path, capsys):
 
 
 def test_metrics_of_the_task_of_a_model(folder, capsys):
-    translator = make_translator.__wrapped__()
+    translator = small_models.make_translator.__wrapped__("dictionary")
     translator.trained = {"preset": "dynamic_conv_g2p"}
     translator.save(folder / "symbols")
     for models in (["symbols"], ["symbols", "model"]):
@@ -161,7 +162,7 @@ def test_the_variant_of_the_training_and_bad_lines(folder, tmp_path, capsys):
     for variant, texts in (("", ["w9"] * 4), ("lc.", [*right, " "])):
         write(tmp_path / f"test.{variant}en", *SOURCES, "w1")
         write(tmp_path / f"test.{variant}xx", *texts)
-    translator = make_translator.__wrapped__()
+    translator = small_models.make_translator.__wrapped__("dictionary")
     translator.trained = {"dataset": str(tmp_path), "variant": "lc"}
     translator.save(tmp_path / "model")
     scored = ["--dataset", tmp_path, "--quiet", "--skip-bad-lines"]

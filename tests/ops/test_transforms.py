@@ -1,5 +1,7 @@
 """Every op with a derivative of its own under every transformation of JAX."""
 
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,8 +166,14 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("rule", RULES)
+# JAX goes backward through no loop of unknown length; this tangent has one.
+FORWARD_ONLY = [("log_prob_of_rows", "grad of jvp")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "transform"),
+    [pair for pair in product(RULES, TRANSFORMS) if pair not in FORWARD_ONLY],
+)
 def test_equals_the_definition(rule, transform, monkeypatch):
     monkeypatch.setattr(fused, "FEWEST_ROWS", 2)
     monkeypatch.setattr(fused, "MOST_ROWS", 2)  # several blocks
