@@ -874,7 +874,7 @@ _G2P = {
 }
 _G2P_CONV = {
     **_G2P, "kernel_sizes": {"encoder": [3, 5, 7, 7, 7], "decoder": [3, 7]},
-    **_dropouts(0.1, 0.1, 0.1),
+    **_dropouts(0.05, 0.1, 0.1),
 }
 
 _both(

@@ -202,8 +202,10 @@ class TrainingOptions(_RecipeOptions):
         "compound_split_bleu, chrf, ter, rouge, exact, wer, cer (default: by the task)",
         metavar="A,B",
     )
-    monitor: Literal["nll", "bleu"] = _reports(
-        "nll", "metric of the best checkpoint and of early stopping"
+    monitor: Literal["nll", "accuracy", "bleu"] | None = _reports(
+        None,
+        "validation metric of the best checkpoint and of early stopping (default: nll; "
+        "accuracy for presets of symbols)",
     )
     tensorboard: bool = _reports(False, "write TensorBoard events")
 

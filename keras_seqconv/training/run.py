@@ -17,7 +17,7 @@ import numpy as np
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.data.ids import IdStore
-from keras_seqconv.presets import Recipe
+from keras_seqconv.presets import PRESETS, Recipe
 from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json
@@ -72,8 +72,14 @@ class Run:
 
     @property
     def monitor(self) -> str:
-        """The metric that says which checkpoint is best."""
-        return f"val_{self.options.monitor}"
+        """The metric that says which checkpoint is best.
+
+        Where texts are right or wrong as a whole, nats rise with the confidence in
+        wrong symbols while more of them become right.
+        """
+        of_symbols = PRESETS[self.options.preset].task.metric == "exact"
+        default = "accuracy" if of_symbols else "nll"
+        return f"val_{self.options.monitor or default}"
 
     @property
     def languages(self) -> tuple:

@@ -197,6 +197,11 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
     """Each after those whose results it needs."""
     options, recipe = run.options, text.recipe
     best = {"monitor": "nll" if validation is None else run.monitor}
+    if best["monitor"] == "val_accuracy" and not model.has_logits:
+        raise ValueError(
+            "`monitor` must be nll with an adaptive softmax, which computes no "
+            "accuracy. Received: monitor=accuracy"
+        )
     made = []
     if validation is not None:
         made.append(callbacks.Validate(validation))

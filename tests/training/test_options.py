@@ -223,7 +223,7 @@ def test_another_start_may_change_when_it_ends_but_not_what_it_does(tmp_path):
         start(options(workdir=folder, seed=2))
     start(options(workdir=folder, monitor="bleu", validation_bleu=True))
     start(options(workdir=folder))
-    with pytest.raises(ValueError, match="monitor was 'nll' and is 'bleu'"):
+    with pytest.raises(ValueError, match="monitor was None and is 'bleu'"):
         start(options(workdir=folder, monitor="bleu", validation_bleu=True,
                       early_stopping=3))  # fmt: skip
 

@@ -26,7 +26,7 @@ from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training import finish as finishing
 from keras_seqconv.training.finish import _average_or_best
 from keras_seqconv.training.recipe import make_model, resolve_recipe, warm_start
-from keras_seqconv.training.run import read_run, sole_run
+from keras_seqconv.training.run import Run, read_run, sole_run
 from keras_seqconv.training.text import _store, open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks, _check_positions
 from keras_seqconv_cli import main
@@ -245,7 +245,9 @@ def note_metrics(path, metrics):
 
 
 @pytest.mark.parametrize(("kind", "best"), [("best", 7), ("last_epochs", 1)])
-@pytest.mark.parametrize(("monitor", "mode"), [("nll", "min"), ("bleu", "max")])
+@pytest.mark.parametrize(
+    ("monitor", "mode"), [("nll", "min"), ("accuracy", "max"), ("bleu", "max")]
+)
 def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     finished, monkeypatch, kind, best, monitor, mode
 ):
@@ -260,12 +262,29 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     tokenizers = read_tokenizers(run.tokenizers)
     corpus = open_corpus_of(run.options)
     text = SimpleNamespace(recipe=recipe, corpus=corpus, tokenizers=tokenizers)
-    made = _callbacks(run, text, [], None)
+    made = _callbacks(run, text, [], SimpleNamespace(has_logits=True))
     by_name = {type(one).__name__: one for one in made}
     saves = by_name["Checkpoints"]
     assert (saves.keep_last, saves.keep_best) == (7, best)
     for name in ("Checkpoints", "ReduceOnPlateau", "EarlyStopping"):
         assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
+    if monitor == "accuracy":
+        with pytest.raises(ValueError, match="`monitor` must be nll with an adaptive"):
+            _callbacks(run, text, [], SimpleNamespace(has_logits=False))
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "wanted"),
+    [
+        ("light_conv_g2p", {}, "val_accuracy"),
+        ("conv_s2s_g2p", {"monitor": "nll"}, "val_nll"),
+        ("light_conv_multi30k", {}, "val_nll"),
+        ("light_conv_multi30k", {"monitor": "accuracy"}, "val_accuracy"),
+    ],
+)
+def test_what_is_best_for_a_preset(tmp_path, preset, changes, wanted):
+    options = TrainingOptions(preset=preset, dataset="d", workdir="w", **changes)
+    assert Run(tmp_path, options).monitor == wanted
 
 
 def test_callbacks_of_a_fixed_schedule():
