@@ -406,7 +406,7 @@ def test_readme_commands_run(tmp_path):
     assert translation in printed
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     run_commands(export, tmp_path)
-    assert (tmp_path / "saved_models/phrases/1/saved_model.pb").is_file()
+    assert (tmp_path / "saved_models/one/1/saved_model.pb").is_file()
     # The quickstart's training is the same, and need not be done twice.
     (tmp_path / "runs/one").rename(tmp_path / "runs/quickstart")
     for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
