@@ -120,6 +120,7 @@ class Run:
     def what_matters(self) -> dict:
         """The options that the result depends on."""
         values = _without(self.options, _affecting("process", "machine"))
+        values["monitor"] = self.monitor.removeprefix("val_")  # also where it is None
         return {name: value for name, value in values.items() if value is not None}
 
 

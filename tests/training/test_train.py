@@ -284,7 +284,8 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
 )
 def test_what_is_best_for_a_preset(tmp_path, preset, changes, wanted):
     options = TrainingOptions(preset=preset, dataset="d", workdir="w", **changes)
-    assert Run(tmp_path, options).monitor == wanted
+    run = Run(tmp_path, options)
+    assert run.monitor == f"val_{run.what_matters()['monitor']}" == wanted
 
 
 def test_callbacks_of_a_fixed_schedule():
