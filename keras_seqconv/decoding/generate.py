@@ -197,14 +197,12 @@ def sample_hypotheses(
     if isinstance(seed, np.ndarray) and seed.dtype.kind == "f":
         seed = ops.convert_to_tensor(seed, dtype="float32")
     seed = plain(seed)
-    if isinstance(seed, list | tuple):
-        pairs = [*seed]
-        if np.shape(pairs) != (rows, 2):
-            raise ValueError(
-                f"`seed` must hold a pair for each of {rows} sentences. "
-                f"Received: seed={seed}"
-            )
-        seed = pairs
+    of_rows = isinstance(seed, list | tuple)
+    if of_rows and [*map(np.shape, seed)] != [(2,)] * (rows or 0):
+        raise ValueError(
+            f"`seed` must hold a pair for each of {rows} sentences. "
+            f"Received: seed={seed}"
+        )
     if ops.is_tensor(seed):
         check_shape("seed", seed, (rows and rows * options.num_samples, None))
         tensors["uniforms"] = seed
@@ -212,7 +210,7 @@ def sample_hypotheses(
         limits, longest = limits_of(model, options, tensors)
         draws, length = options.num_samples, longest + 1
         # Drawn outside of the cached graph: another seed needs no other graph.
-        if isinstance(seed, list):
+        if of_rows:
             # The steps first: a longer limit changes no draw.
             drawn = [uniforms(row_seed, (int(length), draws)).T for row_seed in seed]
             tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))

@@ -87,6 +87,7 @@ def test_rows_whose_lengths_are_wrong_are_left_out_and_counted(options, kept, co
         (blocks, {"context_window": 8}, "`context_window` must be smaller than"),
         (blocks, {"lines": [[2], []]}, r"its end at least.*line 2 = \[\]"),
         (blocks, {"lines": [[1, 2]]}, r"padding id 1.*line 1 = \[1, 2\]"),
+        (blocks, {"lines": [[2**31, 2]]}, r"below 2\*\*31.*\[2147483648, 2\]"),
         (blocks, {"lines": [[5.7, 2]]}, r"must be token ids.*\[5.7, 2.0\]"),
     ],
 )
@@ -96,6 +97,9 @@ def test_wrong_arguments(call, options, message):
             encoded(("a", "b"), **options)
         else:
             list(blocks(**{"lines": [[5, 2]], "tokens_per_sample": 8, **options}))
+    largest = np.array([2**31 - 1, 2], "uint32")
+    (row,) = blocks([largest], tokens_per_sample=8)
+    assert row["labels"].tolist() == largest.tolist()
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_pairs_of_integers_may_be_an_array():
     np.testing.assert_array_equal(ids[0], ids[1])
     np.testing.assert_array_equal(ids[0], ids[2])
     assert (ids[0][0] != ids[0][1]).any()
-    for wrong in ((1, 2), [(1, 2)], [(1, 2, 3)] * 2):
+    for wrong in ((1, 2), [(1, 2)], [(1, 2, 3)] * 2, [(1, 2), (3,)]):
         with pytest.raises(ValueError, match="`seed` must hold a pair for each of 2"):
             decoding.sample(model, [[4, 2], [4, 2]], seed=wrong, max_length=5)
 
