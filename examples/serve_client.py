@@ -221,7 +221,7 @@ def translate_lines(options: argparse.Namespace) -> None:
             print(translation.translate(BREAKS), flush=True)
     if options.unknown:
         print(
-            f"{unknown:,} of {tokens:,} input tokens are unknown to the model; texts "
+            f"{unknown:,} of {tokens:,} tokens are unknown to the model; texts "
             f"with unknown tokens: {texts:,}",
             file=sys.stderr,
         )

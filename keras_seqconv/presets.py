@@ -484,19 +484,22 @@ QUICKSTART = Recipe(
     search=BeamOptions(num_beams=4, max_length=60),
 )
 
+# Scores are log-probabilities. Of few symbols the end is often among the best ones of
+# a step, so the first ended hypotheses may come before a better one ends.
+_OF_SYMBOLS = BeamOptions(length_penalty=0.0, stopping="optimal")
 G2P = Recipe(
     schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
     tokens_per_batch=2048,
     max_updates=22_000,
     precision="float32",
-    search=BeamOptions(max_length=60, length_penalty=0.0),
+    search=_OF_SYMBOLS,
 )
 CONV_S2S_G2P = dataclasses.replace(
     CONV_S2S_MULTI30K,
     schedule=CosineOptions(learning_rate=0.5, warmup_start=0.5, floor=0.0),
     tokens_per_batch=1024,
     max_updates=10_800,
-    search=BeamOptions(max_length=60, length_penalty=0.0),
+    search=_OF_SYMBOLS,
 )
 
 # Presets ------------------------------------------------------------------------------

@@ -213,8 +213,9 @@ def _translations(options, result: dict, lines: list[str]) -> None:
             if getattr(options, name) is None:
                 setattr(options, name, getattr(translator, name))
     trained = getattr(translator, "trained", None) or {}
-    if options.variant is None and trained.get("dataset") == options.dataset:
-        options.variant = trained.get("variant")
+    for name in ("variant", "tsv_header"):
+        if getattr(options, name) is None and trained.get("dataset") == options.dataset:
+            setattr(options, name, trained.get(name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
     preset = PRESETS.get(str(trained.get("preset")))

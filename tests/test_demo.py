@@ -197,7 +197,7 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
     assert not elements(page, ".error")  # none of the outputs is marked
     text.send_keys("w1 w2 w3\n\nw4 odd")
     click(page, "Translate")
-    until(page, lambda page: "1 of 5 input tokens are unknown" in page.page_source)
+    until(page, lambda page: "1 of 5 tokens are unknown" in page.page_source)
     # Attention and the kernels of the first layer, of each model.
     until(page, lambda page: len(elements(page, "img[src^='data:image']")) == 4)
     texts = ["w1 w2 w3", "w4 odd"]
@@ -228,7 +228,7 @@ def test_a_language_model_continues_a_text(serve, folders):
     text.send_keys("w1 odd")
     click(page, "Continue")
     until(page, lambda page: values(page)[-1])
-    assert "1 of 2 input tokens are unknown" in page.page_source
+    assert "1 of 2 tokens are unknown" in page.page_source
     generator = ks.load(folders / "writer")
     expected = generator.sample(
         ["w1 odd"], seed=1, temperature=0.8, top_k=40, max_length=200

@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import random
+import unicodedata
 import warnings
 
 import keras
@@ -13,6 +14,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.convert import from_fairseq
 from keras_seqconv.tokenizers import (
+    CharacterTokenizer,
     Dictionary,
     DictionaryTokenizer,
     SentencePieceTokenizer,
@@ -179,7 +181,9 @@ def test_unknown_tokens_are_told(translator):
     """With the numbers of those that the model reads, by one pass of the tokenizer."""
     texts = ["w1 odd w2 odd", " ", "w3", "odd", "w1 " * 10 + "odd"]
     told = functools.partial(
-        pytest.warns, UserWarning, match=r"^3 of 14 input .* unknown tokens: 2$"
+        pytest.warns,
+        UserWarning,
+        match="^3 of 14 .* tokens: 2; unknown: 'odd'$",
     )
     limited = ks.Translator(
         translator.model, TOKENIZER, TOKENIZER, translator.search, max_source_length=9
@@ -346,23 +350,44 @@ def sentencepiece_of(model_type, **options):
 @pytest.mark.parametrize(
     ("make", "text", "expected"),
     (
-        (lambda: tokenizer_of("words"), "w1 odd <unk> w2", (2, 4)),
-        (lambda: tokenizer_of("characters"), "tea Z<", (2, 6)),
-        (lambda: tokenizer_of("dictionary"), "w1 odd <pad>", (2, 3)),
+        (lambda: tokenizer_of("words"), "w1 odd <unk> w2", (2, 4, "'odd', '<unk>'")),
+        (lambda: tokenizer_of("characters"), "tea Z<", (2, 6, "'Z', '<'")),
+        (lambda: tokenizer_of("dictionary"), "w1 odd <pad>", (2, 3, "'odd', '<pad>'")),
         # Each letter that no pair joins is a token.
-        (lambda: tokenizer_of("byte pairs"), "the ж1", (2, 3)),
-        (lambda: tokenizer_of("moses"), "the ж1", (2, 3)),
+        (lambda: tokenizer_of("byte pairs"), "the ж1", (2, 3, "'ж@@', '1'")),
+        (lambda: tokenizer_of("moses"), "the ж1", (2, 3, "'ж@@', '1'")),
         # A run of unknown letters is one token; bytes spell any letter.
-        (lambda: sentencepiece_of("unigram", vocab_size=20), "a жш1 a", (1, None)),
-        (lambda: sentencepiece_of("bpe", vocab_size=30), "a жш1 a", (1, None)),
-        (lambda: sentencepiece_of("char", vocab_size=30), "a жш1 a", (1, 6)),
-        (lambda: sentencepiece_of("word", vocab_size=30), "a жш1 house", (1, 3)),
-        (lambda: tokenizer_of("pieces"), "the ж1", (0, None)),
+        (lambda: sentencepiece_of("unigram", vocab_size=20), "жш1", (1, None, "'жш1'")),
+        (lambda: sentencepiece_of("bpe", vocab_size=30), "a жш1 a", (1, None, "'жш1'")),
+        (lambda: sentencepiece_of("char", vocab_size=30), "a жш1 a", (1, 6, "'жш1'")),
+        (lambda: sentencepiece_of("word", vocab_size=30), "a жш1 a", (1, 3, "'▁жш1'")),
+        (lambda: tokenizer_of("pieces"), "the ж1", (0, None, "")),
     ),
 )  # fmt: skip
 def test_unknown_tokens_of_tokenizers(make, text, expected):
     tokenizer = make()
     (ids,) = tokenizer.tokenize([text])
-    found = UnknownTokens().add([ids[:-1], []], tokenizer.unk_id)
+    found = UnknownTokens(tokenizer).count([ids, []], [text, ""])
     assert found.unknown == expected[0] and found.texts == bool(expected[0])
     assert expected[1] in (None, found.tokens)
+    told = []
+    found.tell(told.append)
+    assert len(told) == bool(expected[0])
+    assert all(message.endswith(f"unknown: {expected[2]}") for message in told), told
+
+
+def test_unknown_tokens_are_told_apart_by_their_code_points():
+    """The letter in one code point and in two looks the same on a screen."""
+    tokenizer, told = CharacterTokenizer([*"abиод"]), []
+    found = UnknownTokens(tokenizer)
+    texts = ["йод", unicodedata.normalize("NFD", "йод"), "o" * 40] + ["<unk>"] * 2000
+    assert [len(ids) for ids in found.tokenize(texts[:2])] == [4, 5]
+    found.count(tokenizer.tokenize(texts[2:]), texts[2:])
+    found.tell(told.append)
+    assert told == [
+        "10,042 of 10,047 tokens are unknown to the model; texts with unknown tokens: "
+        "2,003; unknown: '<', 'u', 'n', 'k', '>'"
+    ]
+    found = UnknownTokens(tokenizer).count(tokenizer.tokenize(texts[:2]), texts[:2])
+    found.tell(told.append)
+    assert told[1].endswith("unknown: 'й' (U+0439), '\u0306' (U+0306)"), told[1]

@@ -225,7 +225,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         if corpus.source_language is None:
             number = sum(1 for _ in corpus.texts("train", "target"))
             threshold, kept = 0, number - max(1, round(number * share))
-        rows = itertools.count()
+        rows, empty = itertools.count(), True
         for columns in corpus._read("train", counts):
             wanted = [
                 (zlib.crc32(text.encode()) < threshold or row >= kept)
@@ -235,7 +235,13 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
             counts["kept"] -= wanted.count(False)
             columns = [[*itertools.compress(texts, wanted)] for texts in columns]
             if columns[0]:
+                empty = False
                 yield columns
+        if (number := next(rows)) and empty:
+            raise ValueError(
+                f"`validation_share` must leave a row to the split {split} of "
+                f"{corpus.name}, which has {number:,} in all. Received: {share}"
+            )
 
     return dataclasses.replace(
         corpus,

@@ -33,9 +33,12 @@ _COLUMNS = {
     "output", "id", "word", "words", "spelling", "grapheme", "graphemes", "letters",
     "pronunciation", "transcription", "phoneme", "phonemes", "phones", "ipa", "lemma",
     "form", "question", "answer", "article", "document", "summary", "body", "subject",
-    "title", "label", "english", "german", "french", "spanish", "italian", "dutch",
-    "portuguese", "russian", "chinese", "japanese", "czech", "polish", "en", "de", "fr",
-    "es", "it", "nl", "pt", "ru", "zh", "ja", "cs", "pl",
+    "title", "label", "raw", "normalized", "written", "spoken", "before", "after",
+    "misspelled", "correct", "correction", "arpabet", "native", "romanized", "latin",
+    "cyrillic", "inflected", "features", "tags", "english", "german", "french",
+    "spanish", "italian", "dutch", "portuguese", "russian", "chinese", "japanese",
+    "czech", "polish", "en", "de", "fr", "es", "it", "nl", "pt", "ru", "zh", "ja", "cs",
+    "pl",
 }  # fmt: skip
 _LINE_BREAKS = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 

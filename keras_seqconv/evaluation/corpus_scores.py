@@ -124,7 +124,7 @@ def scores(
     |                       | between white space, by the words of the nearest        |
     |                       | references (`error_rates`): less is better. Of phonemes |
     |                       | with blanks between them it is the phoneme error rate   |
-    | "cer"                 | the same of characters, blanks included                 |
+    | "cer"                 | the same of characters; white space is one blank        |
 
     Args:
         hypotheses: outputs of a system, one text for each sentence.

@@ -220,8 +220,8 @@ def _check(gradio, text: str):
 
 
 def _tell_unknown(gradio, tokenizer, texts: list[str]):
-    rows = [ids[:-1] for ids in tokenizer.tokenize(texts)]
-    UnknownTokens().add(rows, tokenizer.unk_id).tell(gradio.Warning)
+    unknown = UnknownTokens(tokenizer).count(tokenizer.tokenize(texts), texts)
+    unknown.tell(gradio.Warning)
 
 
 def _lines(text: str) -> list[str]:

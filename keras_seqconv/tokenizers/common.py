@@ -221,12 +221,14 @@ class _VocabularyTokenizer(Tokenizer):
         if not self.tokens:
             raise ValueError("`tokens` must hold a token at least. Received: none")
         seen = set(SPECIAL_SYMBOLS)
-        for token in self.tokens:
+        for number, token in enumerate(self.tokens, 1):
             text = isinstance(token, str) and valid_text(token) == token
             fits = text and self._token.fullmatch(token)
             if not fits or token in seen:
                 rule = "appear once and be no special symbol" if fits else self._rule
-                raise ValueError(f"A token must {rule}. Received: {token!r:.100}")
+                raise ValueError(
+                    f"Token {number} must {rule}. Received: {token!r:.100}"
+                )
             seen.add(token)
         ids = {token: i for i, token in enumerate(self.tokens, len(SPECIAL_SYMBOLS))}
         super().__init__((*SPECIAL_SYMBOLS, *self.tokens), ids)

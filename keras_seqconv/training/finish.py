@@ -43,8 +43,9 @@ def translator_of(run: Run, recipe: Recipe, model, tokenizers, averaged: str = "
             languages=run.languages,
         )
     names = {"preset": run.options.preset, "dataset": run.options.dataset}
-    if run.options.variant is not None:
-        names["variant"] = run.options.variant
+    for name in ("variant", "tsv_header"):  # how the data set is read
+        if (value := getattr(run.options, name)) is not None:
+            names[name] = value
     translator.trained = {**names, "checkpoints": averaged}
     return translator
 

@@ -12,9 +12,10 @@ from keras_seqconv import checkpoints, tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS, Recipe
-from keras_seqconv.support.files import atomic_directory, read_json
+from keras_seqconv.support.files import atomic_directory, digest, read_json
 from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translation.text_model import UnknownTokens
 
 # Names of the folders of tokenizers: in runs and prepared corpora, and in models.
 _FOLDERS = (("source", "target"), ("source_tokenizer", "target_tokenizer"))
@@ -47,19 +48,25 @@ def corpus_of(run) -> Corpus:
     """
     corpus = open_corpus_of(run.options)
     splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
-    digests = corpus.digests(splits)
-    before = read_json(run.settings).get("corpus") or digests
-    names = before.keys() | digests
-    changed = {name for name in names if before.get(name) != digests.get(name)}
+    settings, changed = read_json(run.settings), set()
+    vocabularies = settings.get("vocabularies", {})  # kept where a file is gone
+    for kind, _, file in (choice.partition(":") for choice in run.options.tokenizers):
+        if kind in tokenizers.VOCABULARIES and Path(file).is_file():
+            vocabularies = {**vocabularies, file: digest(file)}
+    notes = {"corpus": corpus.digests(splits), "vocabularies": vocabularies}
+    for name, digests in notes.items():
+        before = settings.get(name) or digests
+        names = before.keys() | digests
+        changed |= {name for name in names if before.get(name) != digests.get(name)}
     if changed and (checkpoints.find(run.checkpoints) or not run.writes):
         raise ValueError(
-            f"`dataset` must hold what it held when the run in {run.folder} began; put "
-            "the old text back, or give another `workdir`. Changed, new or missing: "
-            + ", ".join(sorted(changed))
+            f"`dataset` and vocabularies must hold what they held when the run in "
+            f"{run.folder} began; put the old text back, or give another `workdir`. "
+            "Changed, new or missing: " + ", ".join(sorted(changed))
         )
     if changed:
         remove_text(run)
-    run.note(corpus=digests)
+    run.note(**notes)
     return corpus
 
 
@@ -178,14 +185,14 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         return IdStore.open(folder)
     say(f"Reading the {split} split ...")
     counts = collections.Counter()
+    unknown = [UnknownTokens(tokenizer) for tokenizer in pair]
     training = split == "train"
     texts = corpus.blocks(split)
     if PRESETS[options.preset].is_language_model:
-        tokenizer = pair[1]
         settings = dataclasses.asdict(recipe.blocks)
         if training:
             settings["context_window"] = 0
-        lines = (ids for *_, part in texts for ids in tokenizer.tokenize_lines(part))
+        lines = (ids for *_, part in texts for ids in unknown[1].tokenize_lines(part))
         rows = blocks(lines, **settings)
     else:
         longest = options.max_length, options.max_length
@@ -193,7 +200,7 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
             longest = max(options.max_length, options.truncate_source - 1), longest[1]
         rows = encode(
             texts,
-            *pair,
+            *unknown,
             min_length=options.min_length if training else 1,
             max_length=tuple(min(n, recipe.tokens_per_batch - 1) for n in longest),
             max_ratio=options.max_ratio if training else None,
@@ -209,6 +216,9 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
         words = (f"{name} {number:,}" for name, number in left_out.items())
         more += f"; left out: {', '.join(words)}"
     say(f"{split}: {len(store):,} rows{more}")
+    languages = corpus.source_language, corpus.target_language
+    for side, language in zip(unknown, languages, strict=True):
+        side.tell(lambda message, of=language: say(f"{split}, {of}: {message}"))
     return store
 
 
@@ -253,7 +263,9 @@ def _tokenizers(options, choice: str, sides: tuple, corpus, say) -> tuple:
     if file and kind in tokenizers.VOCABULARIES:
         pair = (tokenizers.read_vocabulary(kind, file),) * 2
     else:
-        pair = read_tokenizers(Path(choice))
+        names = "source_tokenizer", "target_tokenizer"
+        given = (name for name in names if getattr(options, name) == choice)
+        pair = read_tokenizers(Path(choice), next(given, "tokenizer"))
     used = pair if len(sides) == 2 else (pair[sides == ("target",)],)
     _check_tokenizers(options, used, choice)
     return pair
@@ -276,8 +288,10 @@ def _check_tokenizers(options: TrainingOptions, used: tuple, choice: str) -> Non
             )
 
 
-def read_tokenizers(folder: Path) -> tuple:
+def read_tokenizers(folder: Path, name: str = "tokenizer") -> tuple:
     """Source and target of a folder, the same object where only one is there.
+
+    `name` is that of the option that names the folder.
 
     Raises:
         ValueError: it is no folder of tokenizers, a run, a prepared corpus or a model.
@@ -289,7 +303,7 @@ def read_tokenizers(folder: Path) -> tuple:
                 pair = [tokenizers.load_tokenizer(path) for path in folders]
                 return pair[0], pair[-1]
     raise ValueError(
-        f"`tokenizer` must be one of {', '.join(tokenizers.KINDS)}, a vocabulary such "
+        f"`{name}` must be one of {', '.join(tokenizers.KINDS)}, a vocabulary such "
         "as words:FILE, or the folder of a run, a prepared corpus or a model. "
         f"Received: {folder}"
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.devices import Devices, find_devices
@@ -127,6 +128,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     _check_positions(text, model)
+    _tell_of_limits(text, say)
     # Fail early where the test set has a bad row or scoring lacks a package.
     language, corpus = run.languages[1], text.corpus
     has_test = "test" in corpus.splits
@@ -191,6 +193,26 @@ def _check_positions(text: Text, model) -> None:
                     f"the model. Received: {store.lengths[key].max()} {key}, with the "
                     "end"
                 )
+
+
+def _tell_of_limits(text: Text, say) -> None:
+    """Says where the recipe's numbers do not fit the text or the length of training."""
+    recipe, lengths = text.recipe, text.train.lengths
+    schedule, last = recipe.schedule, recipe.max_updates
+    if last is not None and last < schedule.warmup_steps:
+        say(
+            f"The learning rate rises for {schedule.warmup_steps:,} updates "
+            f"(`warmup_steps`), and training ends after {last:,} (`max_updates`)."
+        )
+    if recipe.search is not None:
+        sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))
+        limits, _ = recipe.search.length_limits(sources, int(sources.max()))
+        if long := int((targets - 1 > np.asarray(limits)).sum()):
+            say(
+                f"{long:,} of {len(targets):,} training targets have more tokens than "
+                f"a translation may have, {recipe.search.max_length} "
+                "(`max_translation_length`)."
+            )
 
 
 def _callbacks(run: Run, text: Text, validation, model) -> list:

@@ -7,6 +7,7 @@ several batches at a time.
 Letters: B texts of a batch.
 """
 
+import collections
 import dataclasses
 import functools
 import os
@@ -34,6 +35,8 @@ _OF_A_CALL = {"num_hypotheses": None, "return_attention": False}
 _LOGITS = 1 << 26
 # Most batches that are decoded in parallel by default: each takes its memory.
 _PARALLEL = 8
+# Texts of which `UnknownTokens` keeps the unknown ones: their number is bounded.
+_MOST_WITH_EXAMPLES = 1000
 # Fewer texts are not shared between cores: each step costs time whatever its size.
 _FEWEST_ROWS = 8
 
@@ -235,31 +238,64 @@ class TextModel:
         return scores
 
 
-@dataclasses.dataclass
 class UnknownTokens:
-    """Numbers of unknown tokens, of all tokens, and of texts with an unknown one."""
+    """Counts unknown tokens, all tokens, and texts with an unknown one.
 
-    unknown: int = 0
-    tokens: int = 0
-    texts: int = 0
+    Args:
+        tokenizer: of the texts.
+    """
 
-    def add(self, rows: Iterable[list[int]], unk_id: int) -> "UnknownTokens":
-        """Counts the ids of texts, which have no end."""
-        for ids in rows:
-            unknown = ids.count(unk_id)
-            self.unknown += unknown
-            self.tokens += len(ids)
-            self.texts += unknown > 0
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.unknown = self.tokens = self.texts = 0
+        self._examples = collections.Counter()
+
+    def add(self, ids: list[int], text: str) -> None:
+        """Counts the ids of a text, which have no end and may be cut."""
+        unknown = ids.count(self.tokenizer.unk_id)
+        self.tokens += len(ids)
+        if not unknown:
+            return
+        self.unknown += unknown
+        self.texts += 1
+        if self.texts <= _MOST_WITH_EXAMPLES:
+            pairs = zip(self.tokenizer.split(text), ids, strict=False)
+            self._examples.update(
+                token for token, i in pairs if i == self.tokenizer.unk_id
+            )
+
+    def tokenize(self, texts: list[str]) -> list[list[int]]:
+        """The ids of texts, as their tokenizer gives them, counted."""
+        self.count(rows := self.tokenizer.tokenize(texts), texts)
+        return rows
+
+    def tokenize_lines(self, texts: list[str]) -> list[list[int]]:
+        """The same of running text."""
+        self.count(rows := self.tokenizer.tokenize_lines(texts), texts)
+        return rows
+
+    def count(self, rows: list[list[int]], texts: list[str]) -> "UnknownTokens":
+        """Counts the ids of texts, with or without the end."""
+        for ids, text in zip(rows, texts, strict=True):
+            self.add(ids[:-1] if ids[-1:] == [self.tokenizer.end_id] else ids, text)
         return self
 
     def tell(self, show: Callable = warnings.warn, **options) -> None:
         """Calls `show(message, **options)` if a token is unknown."""
         if self.unknown:
+            examples = (_shown(token) for token, _ in self._examples.most_common(5))
             message = (
-                f"{self.unknown:,} of {self.tokens:,} input tokens are unknown to the "
-                f"model; texts with unknown tokens: {self.texts:,}"
+                f"{self.unknown:,} of {self.tokens:,} tokens are unknown to the "
+                f"model; texts with unknown tokens: {self.texts:,}; unknown: "
+                + ", ".join(examples)
             )
             show(message, **options)
+
+
+def _shown(token: str) -> str:
+    """A token, with the code point that tells one character from its like."""
+    is_code_point = len(token) == 1 and not token.isascii()
+    return f"{token!r} (U+{ord(token):04X})" if is_code_point else f"{token!r:.40}"
 
 
 # --- Batches ---

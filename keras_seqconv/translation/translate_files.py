@@ -166,7 +166,8 @@ class _Run:
     def __init__(self, translator, options, format, report, progress, size):
         self.translator, self.options, self.format = translator, options, format
         self.report, self.shown, self.size = report, ProgressLine(progress), size
-        self.unknown, self.first_byte, self.position = UnknownTokens(), 0, 0
+        self.unknown = UnknownTokens(translator.source_tokenizer)
+        self.first_byte = self.position = 0
 
     def records(self, texts: list[str]) -> list[str]:
         """The lines of the output for the next lines of the input."""
@@ -185,7 +186,7 @@ class _Run:
             if cut:
                 report.cut += 1
                 report.first_cut = min(number, report.first_cut or number)
-            self.unknown.add([ids], self.translator.model.unk_id)
+            self.unknown.add(ids, text)
             self.position += _bytes(text)
             self.shown.update(self.status)
         return records

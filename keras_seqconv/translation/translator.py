@@ -192,13 +192,14 @@ class Translator(TextModel):
         """
         texts = self._texts("texts", texts)
         options = self.translation_options(n, num_beams, **options)
-        results, read, cut = [[] for _ in texts], [], []
+        results, cut = [[] for _ in texts], []
+        unknown = UnknownTokens(self.source_tokenizer)
         for index, best, ids, was_cut in self.each_n_best(texts, options):
             results[index] = best
-            read.append(ids)
+            unknown.add(ids, texts[index])
             if was_cut:
                 cut.append(index)
-        self._warn(read, cut, texts)
+        self._warn(unknown, cut, texts)
         return results
 
     def translation_options(
@@ -259,7 +260,6 @@ class Translator(TextModel):
         if isinstance(options.search, SampleOptions):
             seeds = seeds_of(options.seed, range(first, first + len(texts)))
         search, widest = options.search, self.max_source_length
-        cut = cut if widest != self.chosen_length else ()
         for batch, hypotheses in self._search(
             search, "source_ids", sources, lengths, widest, seeds
         ):
@@ -297,21 +297,21 @@ class Translator(TextModel):
                 f"Received: {len(texts)} and {len(translations)}"
             )
         sources, cut = self.source_ids(texts)
-        cut = cut if self.max_source_length != self.chosen_length else ()
-        self._warn([ids[:-1] for ids in sources], cut, texts)
+        unknown = UnknownTokens(self.source_tokenizer).count(sources, texts)
+        self._warn(unknown, cut, texts)
         targets = self.target_tokenizer.tokenize(translations)
         return self._scores("translations", targets, options, sources)
 
     def source_ids(self, texts: list[str]) -> tuple[list[list[int]], set[int]]:
-        """Returns the ids that the model reads of each text, and which were cut."""
+        """The ids that the model reads of each text, and which texts its limit cut."""
         sources, limit = self.source_tokenizer.tokenize(texts), self.max_source_length
         cut = {index for index, ids in enumerate(sources) if limit and len(ids) > limit}
         for index in cut:
             sources[index] = [*sources[index][: limit - 1], self.model.end_id]
-        return sources, cut
+        return sources, cut if limit != self.chosen_length else set()
 
-    def _warn(self, read, cut, texts):
-        UnknownTokens().add(read, self.model.unk_id).tell(stacklevel=4)
+    def _warn(self, unknown, cut, texts):
+        unknown.tell(stacklevel=4)
         if cut:
             warnings.warn(
                 f"{len(cut)} of {len(texts)} texts, the first of them "
@@ -477,7 +477,7 @@ class LanguageGenerator(TextModel):
         texts = self._texts("prompts", prompts)
         prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(texts)]
         check_lengths("prompts", prefixes, self._most(options))
-        UnknownTokens().add(prefixes, self.model.unk_id).tell(stacklevel=4)
+        UnknownTokens(self.tokenizer).count(prefixes, texts).tell(stacklevel=4)
         return prefixes
 
     def _most(self, options) -> int:

@@ -157,6 +157,19 @@ def test_dataset(folder, tmp_path, capsys):
     assert done.output.splitlines()[-1] == "train BLEU 100.0"
 
 
+def test_the_header_of_the_training(folder, tmp_path, capsys):
+    rows = zip(SOURCES, (folder / "right").read_text().splitlines(), strict=True)
+    write(tmp_path / "test.tsv", "w9\tw9 w9", *map("\t".join, rows))
+    translator = small_models.make_translator.__wrapped__("dictionary")
+    translator.trained = {"dataset": str(tmp_path), "tsv_header": True}
+    translator.save(tmp_path / "model")
+    scored = [tmp_path / "model", "--dataset", tmp_path, "--metrics", "exact"]
+    languages = ["--source-language", "en", "--target-language", "xx"]
+    for flags, right in (([], "of 4 texts"), (["--tsv-header", "false"], "of 5 texts")):
+        done = call(capsys, "evaluate", *scored, *languages, *flags, "--quiet")
+        assert right in done.output, done.errors
+
+
 def test_the_variant_of_the_training_and_bad_lines(folder, tmp_path, capsys):
     right = (folder / "right").read_text().splitlines()
     for variant, texts in (("", ["w9"] * 4), ("lc.", [*right, " "])):

@@ -92,8 +92,8 @@ def test_streams_and_search_options(folder, translator, tmp_path, capsys, monkey
         "--replace-unknowns", "--alignment-dictionary",
         write(tmp_path / "pairs", "odd seltsam", "w1 W"),
     )  # fmt: skip
-    told = "2 of 9 input tokens are unknown to the model; texts with unknown tokens: 2"
-    assert (done.status, done.errors) == (0, f"warning: {told}\n")
+    told = "2 of 9 tokens are unknown to the model; texts with unknown tokens: 2"
+    assert (done.status, done.errors) == (0, f"warning: {told}; unknown: 'odd'\n")
     expected = translator.translate(
         texts, 3, length_penalty=0.5, max_length=5, min_length=2, normalize=False,
         no_repeat_ngram_size=2, suppressed_ids=(5, 6), unk_penalty=-9.0,

@@ -165,6 +165,7 @@ def test_tsv(tmp_path):
         assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
     for line in (
         "en\tde", '"Source"\t"target_text"\tid', "Grapheme\tIPA transcription",
+        "written\tspoken",
     ):  # fmt: skip
         path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
         with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
@@ -221,6 +222,10 @@ def test_a_part_is_held_out_for_validation(tmp_path):
         ValueError, match="`validation_share` must be .* > 0 and <= 0.5"
     ):
         hold_out(corpus, 0.9)
+    few = hold_out(corpus, 1e-9)
+    assert len(rows_of(few)) == 5000
+    with pytest.raises(ValueError, match="`validation_share` must leave a row"):
+        rows_of(few, "validation")
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)
 

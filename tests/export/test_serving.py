@@ -45,7 +45,8 @@ def test_program(server, translator, monkeypatch, capsys, protocol):
     assert unknown.texts == 1
     messages = []
     unknown.tell(messages.append)
-    (told,) = messages
+    told, _, unknown_words = messages[0].partition("; unknown: ")
+    assert "'ж" in unknown_words  # which a server does not know
 
     def run(address) -> list[str]:
         flags = [f"--{protocol}", address, "--batch", "2", "--moses", "en", "--unknown"]

@@ -280,6 +280,27 @@ def test_another_text_is_read_anew_until_something_was_trained(tmp_path):
         corpus_of(run)
 
 
+def test_another_vocabulary_is_read_anew_until_something_was_trained(tmp_path):
+    corpus, phones = write_corpus(tmp_path / "corpus"), tmp_path / "phones"
+    phones.write_text("one\ntwo\n")
+    given = options(
+        workdir=str(tmp_path / "run"), dataset=str(corpus), source_language="en",
+        target_language="de", tokenizer=f"words:{phones}",
+    )  # fmt: skip
+    run = start(given)
+    sizes = []
+    for text in ("one\ntwo\n", "one\ntwo\nthree\n"):
+        phones.write_text(text)
+        sizes.append(tokenizers_of(run, corpus_of(run), str)[1].vocabulary_size)
+    assert sizes == [6, 7]
+    trained_once(run)
+    phones.write_text("one\n")
+    with pytest.raises(ValueError, match=rf"must hold what .* missing: {phones}$"):
+        corpus_of(run)
+    phones.unlink()  # the run has its own copy
+    assert tokenizers_of(run, corpus_of(run), str)[1].vocabulary_size == 7
+
+
 def test_one_training_at_a_time_in_a_folder(tmp_path):
     folder = tmp_path / "run"
     taken = pytest.raises(ValueError, match="nobody is training in now")
@@ -435,8 +456,8 @@ def test_each_side_has_its_tokenizer(tmp_path):
     for wrong, words in (
         ({"target_tokenizer": "moses_bpe"}, "`tokenizer` must be moses_bpe for both"),
         ({"target_tokenizer": "words:none"}, "No such file"),
-        ({"target_tokenizer": f"characters:{phones}"}, "phones holds no vocabulary"),
-        ({"target_tokenizer": "letters"}, "`tokenizer` must be one of .* words:FILE"),
+        ({"target_tokenizer": f"characters:{phones}"}, "no vocabulary .Token 3 must"),
+        ({"target_tokenizer": "letters"}, "`target_tokenizer` must .* words:FILE"),
         (
             {
                 "source_tokenizer": f"words:{phones}",

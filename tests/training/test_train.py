@@ -477,6 +477,33 @@ def test_a_run_that_ends_in_nan_is_not_finished(corpus, tmp_path, capsys):
     assert "finished" not in json.loads((tmp_path / "run" / "run.json").read_text())
 
 
+def test_what_does_not_fit_the_text_is_told_before_training(
+    corpus, tmp_path, monkeypatch
+):
+    """Unknown tokens, targets beyond the search, a warm-up beyond the end."""
+    vocabulary, said = write(tmp_path / "words", *WORDS[:5]), []
+    options = options_for(
+        corpus, tmp_path / "run", preset="light_conv_g2p", source_tokenizer="words",
+        target_tokenizer=f"words:{vocabulary}", max_translation_length=6,
+        warmup_steps=1000, max_updates=1,
+    )  # fmt: skip
+    monkeypatch.setattr(ks.callbacks, "fit_stream", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(options, said.append)
+    rows = [line.split() for line in read_lines(corpus / "train.de")]
+    unknown = sum(word in WORDS[5:] for row in rows for word in row)
+    words = f"train, de: {unknown} of {sum(map(len, rows))} tokens are unknown"
+    (line,) = (line for line in said if line.startswith("train, "))  # none of en
+    assert line.startswith(words) and "'six'" in line and "'seven'" in line
+    longest = sum(len(row) > 6 for row in rows)
+    assert 0 < longest < 96
+    words = f"{longest} of 96 training targets have more tokens"
+    assert any(line.startswith(words) for line in said)
+    assert any(
+        "rises for 1,000 updates" in line and "after 1 " in line for line in said
+    )
+
+
 def test_sources_that_are_cut_lift_no_limit_of_targets(corpus, tmp_path):
     options = options_for(corpus, tmp_path, truncate_source=6, max_length=3)
     run = SimpleNamespace(data=tmp_path / "data", options=options)
