@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import warnings
 
 import keras
@@ -41,22 +42,121 @@ class AdamW(keras.optimizers.AdamW):
     def update_step(self, gradient, variable, learning_rate):
         if keras.backend.backend() != "tensorflow" or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        dtype = variable.dtype
-        step = ops.cast(self.iterations + 1, dtype)
-        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
-        return tf.raw_ops.ResourceApplyAdam(
-            var=_handle(variable),
-            m=_handle(self._momentums[index]),
-            v=_handle(self._velocities[index]),
-            beta1_power=beta_1**step,
-            beta2_power=beta_2**step,
-            lr=ops.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=tf.cast(self.epsilon, dtype),
-            grad=_dense(gradient, dtype),
+        slots = self._momentums[index], self._velocities[index]
+        betas = self.beta_1, self.beta_2
+        return _adam_step(self, betas, gradient, variable, learning_rate, *slots)
+
+
+def _adam_step(optimizer, betas, gradient, variable, learning_rate, m, v):
+    dtype = variable.dtype
+    step = ops.cast(optimizer.iterations + 1, dtype)
+    beta_1, beta_2 = (tf.cast(beta, dtype) for beta in betas)
+    return tf.raw_ops.ResourceApplyAdam(
+        var=_handle(variable),
+        m=_handle(m),
+        v=_handle(v),
+        beta1_power=beta_1**step,
+        beta2_power=beta_2**step,
+        lr=ops.cast(learning_rate, dtype),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=tf.cast(optimizer.epsilon, dtype),
+        grad=_dense(gradient, dtype),
+    )
+
+
+@keras.saving.register_keras_serializable(package="keras_seqconv")
+class Muon(keras.optimizers.Muon):
+    """Keras' Muon, for kernels of any rank as matrices; Adam for all other weights.
+
+        m = momentum m + g
+        w -= lr weight_decay w
+        w -= lr 0.2 sqrt(max(rows, columns)) orthogonal(g + momentum m)
+
+    (Jordan et al. 2024, Muon; Liu et al. 2025, Muon is Scalable for LLM Training,
+    section 2.2, whose factor allows the learning rates of Adam.) `orthogonal` sets the
+    singular values to about 1, by five steps of Newton and Schulz.
+
+    A kernel of more than two axes, such as (C, H, D) of an attention or (K, C, D) of a
+    convolution, is the matrix that its most square split gives. Embeddings, biases,
+    depthwise kernels (with a side below 32) and projections to a vocabulary (with sides
+    that differ more than eightfold) have the update of `AdamW`.
+
+    Args:
+        learning_rate: a number or a schedule.
+        momentum: from 0, less than 1.
+        beta_1, beta_2, epsilon: of Adam.
+        weight_decay: decay of all weights, decoupled from the gradient.
+        compute_dtype: dtype of the products in `orthogonal`.
+        **kwargs: other arguments of `keras.optimizers.Optimizer`.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-3,
+        momentum: float = 0.95,
+        beta_1: float = 0.9,
+        beta_2: float = 0.98,
+        epsilon: float = 1e-8,
+        weight_decay: float | None = 0.0,
+        compute_dtype: str = "float32",
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate,
+            momentum=check_rate("momentum", momentum),
+            adam_beta_1=check_rate("beta_1", beta_1),
+            adam_beta_2=check_rate("beta_2", beta_2),
+            epsilon=epsilon,
+            weight_decay=weight_decay or None,  # no pass over the weights for nothing
+            adam_weight_decay=weight_decay or None,
+            **kwargs,
         )
+        self.compute_dtype = compute_dtype
+
+    def _should_use_adamw(self, variable):
+        if len(variable.shape) < 2 or not variable.name.endswith("kernel"):
+            return True
+        short, long = sorted(_as_matrix(variable.shape))
+        return short < 32 or long > 8 * short
+
+    def _muon_update_step(self, gradient, variable, lr, m):
+        gradient, shape = _dense(gradient, variable.dtype), _as_matrix(variable.shape)
+        self.assign(m, self.momentum * m + gradient)
+        matrix = ops.reshape(gradient + self.momentum * m, shape)
+        # Scaled before the cast, for small gradients.
+        matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.compute_dtype)
+        update = self.zeropower_via_newtonschulz5(matrix, self.ns_steps)
+        update = ops.cast(ops.reshape(update, variable.shape), variable.dtype)
+        rate = ops.cast(lr, variable.dtype) * self.rms_rate * math.sqrt(max(shape))
+        self.assign_sub(variable, rate * update)
+
+    def _adamw_update_step(self, gradient, variable, learning_rate, m, v):
+        if keras.backend.backend() != "tensorflow":
+            super()._adamw_update_step(gradient, variable, learning_rate, m, v)
+            return
+        betas = self.adam_beta_1, self.adam_beta_2
+        _adam_step(self, betas, gradient, variable, learning_rate, m, v)
+
+    def get_config(self) -> dict:
+        return {
+            **keras.optimizers.Optimizer.get_config(self),
+            "momentum": self.momentum,
+            "beta_1": self.adam_beta_1,
+            "beta_2": self.adam_beta_2,
+            "epsilon": self.epsilon,
+            "weight_decay": self.weight_decay or 0.0,
+            "compute_dtype": self.compute_dtype,
+        }
+
+
+def _as_matrix(shape) -> tuple[int, int]:
+    """Rows and columns of the most square split of the axes."""
+    splits = (
+        (math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))
+    )
+    return max(splits, key=min)
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -30,6 +30,10 @@ def options_of(part) -> dict[str, dataclasses.Field]:
 
 _SHRINK = "factor of the learning rate; cosine: per period"
 _DECAY = "decoupled weight decay of all weights"
+_BETA_1 = "adam, muon: decay of the first moment"
+_BETA_2 = "adam, muon: decay of the second moment"
+_EPSILON = "adam, muon: constant in the denominator"
+_MOMENTUM = "nag, muon: momentum"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,10 +41,18 @@ class AdamOptions(Options):
     """`keras_seqconv.optimizers.AdamW`."""
 
     name: Literal["adam"] = "adam"
-    beta_1: float = option(0.9, "adam: decay of the first moment", ge=0, lt=1)
-    beta_2: float = option(0.98, "adam: decay of the second moment", ge=0, lt=1)
-    epsilon: float = option(1e-8, "adam: constant in the denominator", gt=0)
+    beta_1: float = option(0.9, _BETA_1, ge=0, lt=1)
+    beta_2: float = option(0.98, _BETA_2, ge=0, lt=1)
+    epsilon: float = option(1e-8, _EPSILON, gt=0)
     weight_decay: float = option(0.0, _DECAY, ge=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MuonOptions(AdamOptions):
+    """`keras_seqconv.optimizers.Muon`."""
+
+    name: Literal["muon"] = "muon"
+    momentum: float = option(0.95, _MOMENTUM, ge=0, lt=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +60,7 @@ class NagOptions(Options):
     """`keras_seqconv.optimizers.NAG`."""
 
     name: Literal["nag"] = "nag"
-    momentum: float = option(0.99, "nag: momentum", ge=0, lt=1)
+    momentum: float = option(0.99, _MOMENTUM, ge=0, lt=1)
     weight_decay: float = option(0.0, _DECAY, ge=0)
 
 
@@ -115,7 +127,7 @@ class BlockOptions(Options):
 
 # The parts of a recipe, and the kinds of each.
 PARTS = {
-    "optimizer": (AdamOptions, NagOptions),
+    "optimizer": (AdamOptions, MuonOptions, NagOptions),
     "schedule": (InverseSquareRootOptions, CosineOptions, FixedOptions, PlateauOptions),
     "search": (BeamOptions,),
     "blocks": (BlockOptions,),
@@ -135,7 +147,7 @@ class Recipe(Options):
         blocks: of the text of language models; None for others.
     """
 
-    optimizer: AdamOptions | NagOptions = AdamOptions()
+    optimizer: AdamOptions | MuonOptions | NagOptions = AdamOptions()
     schedule: InverseSquareRootOptions | CosineOptions | FixedOptions | PlateauOptions
     global_clipnorm: float | None = option(
         None, "largest norm of the gradient per token", gt=0

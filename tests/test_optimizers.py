@@ -1,10 +1,11 @@
-"""AdamW equals Keras' own; NAG fairseq's; sums over tokens become updates."""
+"""AdamW equals Keras' own, NAG fairseq's, Muon its definition; sums of tokens."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.optimizers import NAG, AdamW, TokenNormalized
+from keras_seqconv import models
+from keras_seqconv.optimizers import NAG, AdamW, Muon, TokenNormalized
 from tests.backends import EAGERLY, to_numpy
 
 SETTINGS = [
@@ -64,7 +65,12 @@ def test_repeated_ids_of_an_embedding_are_summed_first():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: AdamW(1e-2, weight_decay=0.0), lambda: NAG(0.1, 0.9, 0.01)]
+    "make",
+    [
+        lambda: AdamW(1e-2, weight_decay=0.0),
+        lambda: NAG(0.1, 0.9, 0.01),
+        lambda: Muon(1e-2, 0.9, weight_decay=0.01),
+    ],
 )
 def test_compiled_and_saved(make, tmp_path):
     model = trained(make(), embedding=True)
@@ -126,11 +132,11 @@ def test_nag_with_changing_rates(decay):
     np.testing.assert_allclose(nag(*case), nag_by_definition(*case), rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [AdamW, NAG])
+@pytest.mark.parametrize("make", [AdamW, NAG, Muon])
 def test_decay_of_all_weights(make):
     """Embeddings, biases and normalization too, as in fairseq; none of them waits for
     a gradient other than zero."""
-    shapes = {"embeddings": (5, 3), "bias": (3,), "gamma": (3,)}
+    shapes = {"embeddings": (5, 3), "bias": (3,), "gamma": (3,), "kernel": (32, 64)}
     variables = [
         keras.Variable(np.ones(shape), name=name) for name, shape in shapes.items()
     ]
@@ -138,6 +144,72 @@ def test_decay_of_all_weights(make):
     optimizer.apply([keras.ops.zeros(shape) for shape in shapes.values()], variables)
     for variable in variables:
         np.testing.assert_allclose(to_numpy(variable), 0.95, rtol=1e-6)
+
+
+# Muon ---------------------------------------------------------------------------------
+
+
+def orthogonal(matrix):
+    """The polynomial of Jordan et al. on each singular value, five times, float64."""
+    u, s, v = np.linalg.svd(matrix, full_matrices=False)
+    s /= np.linalg.norm(s)
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return u * s @ v
+
+
+@pytest.mark.parametrize(
+    ("shape", "matrix"),
+    (
+        ((64, 32), (64, 32)),
+        ((64, 4, 16), (64, 64)),  # a query of attention
+        ((4, 16, 96), (64, 96)),  # its output
+        ((3, 32, 64), (96, 64)),  # a convolution
+    ),
+)
+@pytest.mark.parametrize(("dtype", "atol"), (("float32", 1e-5), ("bfloat16", 0.1)))
+def test_muon_by_definition(shape, matrix, dtype, atol):
+    rng, rate, momentum, decay = np.random.default_rng(0), 0.5, 0.9, 0.1
+    weight, velocity = rng.normal(size=shape), np.zeros(shape)
+    variable = keras.Variable(weight.astype("float32"), name="query_kernel")
+    optimizer = Muon(rate, momentum, weight_decay=decay, compute_dtype=dtype)
+    for scale in (1.0, 1e-6, 3.0):
+        gradient = scale * rng.normal(size=shape)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")], [variable])
+        velocity = momentum * velocity + gradient
+        step = orthogonal((gradient + momentum * velocity).reshape(matrix))
+        step *= 0.2 * max(matrix) ** 0.5
+        weight = weight * (1 - rate * decay) - rate * step.reshape(shape)
+        np.testing.assert_allclose(to_numpy(variable), weight, rtol=0, atol=atol)
+
+
+def test_muon_updates_matrices_and_adam_the_rest():
+    """Attention and convolutions too; no embeddings, outputs, kernels of taps."""
+    model = models.EncoderDecoder(
+        50, 600, hidden_dim=64, intermediate_dim=128, num_heads=4, num_encoder_layers=1,
+        num_decoder_layers=1, share_embeddings="none", mixer="light_conv",
+    )  # fmt: skip
+    conv = models.ConvS2S(
+        50, 600, embedding_dim=64, output_dim=64,
+        convolutions={"encoder": [(64, 3)], "decoder": [(64, 3)]},
+    )  # fmt: skip
+    names = {True: set(), False: set()}
+    for variables in (model.trainable_variables, conv.trainable_variables):
+        optimizer = Muon()
+        optimizer.build(variables)
+        for variable, velocity in zip(
+            variables, optimizer.adam_velocities, strict=True
+        ):
+            names[velocity is None].add("/".join(variable.path.split("/")[-2:]))
+    ends = {True: set(), False: set()}
+    for matrix, paths in names.items():
+        ends[matrix] = {path.rstrip("_0123456789") for path in paths}
+    assert {"output_dense/kernel", "source_embedding/embeddings"} <= ends[False]
+    matrices = [path for path in names[True] if not path.endswith("kernel")]
+    assert not matrices
+    for end in ("query_kernel", "output_kernel", "input_projection/kernel"):
+        assert any(path.endswith(end) for path in names[True]), end
+    assert "convolution/kernel" in names[True] & names[False]  # ConvS2S, LightConv
 
 
 # TokenNormalized ----------------------------------------------------------------------

@@ -237,7 +237,10 @@ def _weights_by_name(model) -> Iterator[tuple]:
 def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
     """The optimizer that sees token sums and counts updates."""
     settings = asdict(recipe.optimizer)
-    cls = {"adam": optimizers.AdamW, "nag": optimizers.NAG}[settings.pop("name")]
+    classes = {"adam": optimizers.AdamW, "nag": optimizers.NAG, "muon": optimizers.Muon}
+    name = settings.pop("name")
+    if name == "muon":
+        settings["compute_dtype"] = keras.DTypePolicy(recipe.precision).compute_dtype
     schedule = asdict(recipe.schedule)
     kind = schedule.pop("name")
     rate = schedule["learning_rate"]  # of the first update, where a callback changes it
@@ -245,7 +248,8 @@ def make_optimizer(recipe: Recipe) -> keras.optimizers.Optimizer:
         rate = schedules.InverseSquareRoot(**schedule)
     elif kind == "cosine":
         rate = schedules.WarmupCosine(**schedule)
-    optimizer = cls(rate, global_clipnorm=recipe.global_clipnorm, **settings)
+    clipping = {"global_clipnorm": recipe.global_clipnorm}
+    optimizer = classes[name](rate, **clipping, **settings)
     if recipe.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     return optimizers.TokenNormalized(

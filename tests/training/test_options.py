@@ -66,7 +66,7 @@ def test_texts_of_the_command_line_get_their_types():
         ({"learning_rate": -1}, ["`learning_rate`", "number > 0", "=-1"]),
         ({"max_updates": "many"}, ["`max_updates`", "integer", "'many'"]),
         ({"dropout": 1.0}, ["`dropout`", ">= 0 and < 1", "1.0"]),
-        ({"optimizer": "sgd"}, ["`optimizer`", "('adam', 'nag')", "'sgd'"]),
+        ({"optimizer": "sgd"}, ["`optimizer`", "('adam', 'muon', 'nag')", "'sgd'"]),
         ({"preset": "fconv"}, ["`preset`", "'fconv'"]),
         ({"updates": 3}, ["unexpected keyword", "mean max_updates", "updates=3"]),
         ({"hosts": "a:1", "num_hosts": 2}, ["given together", "host_index=None"]),
@@ -182,6 +182,15 @@ def test_another_schedule_and_optimizer():
     schedule = make_optimizer(found).inner_optimizer._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
+
+
+def test_muon_computes_in_the_dtype_of_the_model():
+    changes = dict(optimizer="muon", momentum=0.8, beta_1=0.7, weight_decay=0.1)
+    for precision, dtype in (("float32",) * 2, ("mixed_bfloat16", "bfloat16")):
+        found = resolve_recipe(options(**changes, precision=precision))
+        config = make_optimizer(found).inner_optimizer.get_config()
+        names = "momentum", "beta_1", "weight_decay", "compute_dtype"
+        assert [config[name] for name in names] == [0.8, 0.7, 0.1, dtype]
 
 
 def test_translations_are_no_shorter_than_the_recipe_has_them():
