@@ -5,16 +5,10 @@ import sys
 
 import wrapt
 
-from keras_seqconv.support import imported_when_used, names_in_stub
-from keras_seqconv.version import __version__
+from keras_seqconv.support import attached
+from keras_seqconv.version import __version__ as __version__
 
-_HOMES = names_in_stub(__name__, __file__)
-__all__ = ["__version__", *_HOMES]
-__getattr__ = imported_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = attached(__name__, __file__)
 
 
 # Modules with classes that Keras' files may hold, and what these modules import.

@@ -25,5 +25,4 @@ from keras_seqconv.evaluation import plots as plots
 from keras_seqconv.translation import load as load
 from keras_seqconv.translation.translator import LanguageGenerator as LanguageGenerator
 from keras_seqconv.translation.translator import Translator as Translator
-
-__version__: str
+from keras_seqconv.version import __version__ as __version__

@@ -372,11 +372,7 @@ def _opened(path: str | os.PathLike, whole: bool = True) -> Iterator[_File]:
             header = files.from_json(content, stream.name, state=dict, model=list)
             kinds = {"update": int, "epoch": int, "position": int, "metrics": dict}
             files.check_kinds(header["state"], "its state", callbacks=dict, **kinds)
-            if (version := header["format_version"]) != FORMAT_VERSION:
-                raise ValueError(
-                    f"its `format_version` must be {FORMAT_VERSION}. "
-                    f"Received: {version!r}"
-                )
+            files.check_version(header, "its header", FORMAT_VERSION)
             file = _File(path, archive, header)
             for group in ("model", "optimizer") if whole else ():
                 for number in range(len(header[group])):

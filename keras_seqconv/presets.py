@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, Literal
 
 from keras_seqconv.decoding.options import BeamOptions
+from keras_seqconv.support.arguments import near
 from keras_seqconv.support.schema import REQUIRED, Options, option
 
 # Options of training that are fields of the search; `max_length` is one of the text.
@@ -36,7 +37,6 @@ _EPSILON = "adam, muon: constant in the denominator"
 _MOMENTUM = "nag, muon: momentum"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamOptions(Options):
     """`keras_seqconv.optimizers.AdamW`."""
 
@@ -47,7 +47,6 @@ class AdamOptions(Options):
     weight_decay: float = option(0.0, _DECAY, ge=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class MuonOptions(AdamOptions):
     """`keras_seqconv.optimizers.Muon`."""
 
@@ -55,7 +54,6 @@ class MuonOptions(AdamOptions):
     momentum: float = option(0.95, _MOMENTUM, ge=0, lt=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class NagOptions(Options):
     """`keras_seqconv.optimizers.NAG`."""
 
@@ -64,7 +62,6 @@ class NagOptions(Options):
     weight_decay: float = option(0.0, _DECAY, ge=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(Options):
     """The rates of the warm-up, which all schedules have."""
 
@@ -74,14 +71,12 @@ class ScheduleOptions(Options):
     warmup_start: float = option(1e-7, "learning rate of the first update", ge=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class InverseSquareRootOptions(ScheduleOptions):
     """`keras_seqconv.schedules.InverseSquareRoot`."""
 
     name: Literal["inverse_square_root"] = "inverse_square_root"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class CosineOptions(ScheduleOptions):
     """`keras_seqconv.schedules.WarmupCosine`; a `period` of None ends with training."""
 
@@ -94,7 +89,6 @@ class CosineOptions(ScheduleOptions):
     shrink: float = option(1.0, _SHRINK, gt=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedOptions(ScheduleOptions):
     """`keras_seqconv.callbacks.FixedSchedule`."""
 
@@ -103,7 +97,6 @@ class FixedOptions(ScheduleOptions):
     shrink: float = option(0.1, _SHRINK, gt=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlateauOptions(ScheduleOptions):
     """`keras_seqconv.callbacks.ReduceOnPlateau`."""
 
@@ -112,8 +105,7 @@ class PlateauOptions(ScheduleOptions):
     patience: int = option(0, "plateau: epochs without improvement", ge=0)
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockOptions(Options):
+class BlockOptions(Options, kw_only=False):
     """Arguments of `keras_seqconv.data.blocks`; the context is that of evaluation."""
 
     tokens_per_sample: int = option(REQUIRED, "language model: tokens of a block", ge=1)
@@ -134,7 +126,6 @@ PARTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Options):
     """How a model is trained and decoded.
 
@@ -918,3 +909,13 @@ ALIASES = {
     "transformer_wmt_en_de": "transformer",
 }
 PRESETS |= {alias: PRESETS[name] for alias, name in ALIASES.items()}
+
+
+def preset_of(name: str, argument: str = "name") -> Preset:
+    """The preset of a name, or ValueError that names the argument and near names."""
+    if name not in PRESETS:
+        raise ValueError(
+            f"`{argument}` must be one of those that `keras-seqconv presets` lists. "
+            f"{near(name, PRESETS)}Received: {argument}={name!r}"
+        )
+    return PRESETS[name]

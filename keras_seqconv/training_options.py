@@ -1,14 +1,13 @@
 """Options of a training run: typed, checked, and stored as JSON."""
 
-import dataclasses
 import functools
 import json
 import os
 from pathlib import Path
 from typing import Literal
 
-from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of
-from keras_seqconv.support.arguments import near, plain
+from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of, preset_of
+from keras_seqconv.support.arguments import plain
 from keras_seqconv.support.files import read_json
 from keras_seqconv.support.schema import REQUIRED, Options, option
 
@@ -28,8 +27,8 @@ _run, _text, _architecture, _recipe, _reports = (
 )
 
 
-def _options_of_recipes() -> list[tuple]:
-    """Names, types and fields of the options that replace values of a recipe."""
+def _options_of_recipes() -> dict[str, tuple]:
+    """Name -> type and field of the options that replace values of a recipe."""
     options = {}
     for part, kinds in {"": (Recipe,), **PARTS}.items():
         if len(kinds) > 1:
@@ -39,16 +38,18 @@ def _options_of_recipes() -> list[tuple]:
             options.setdefault(
                 name, (field.type | None, _recipe(None, **field.metadata))
             )
-    return [(name, *type_and_field) for name, type_and_field in options.items()]
+    return options
 
 
-_settings = {"frozen": True, "kw_only": True}
-_RecipeOptions = dataclasses.make_dataclass(
-    "_RecipeOptions", _options_of_recipes(), bases=(Options,), **_settings
-)
+def _options_class(name: str, options: dict[str, tuple]) -> type:
+    fields = {name: field for name, (_, field) in options.items()}
+    types = {name: kind for name, (kind, _) in options.items()}
+    return type(name, (Options,), {"__annotations__": types, **fields})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+_RecipeOptions = _options_class("_RecipeOptions", _options_of_recipes())
+
+
 class TrainingOptions(_RecipeOptions):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
@@ -220,11 +221,7 @@ class TrainingOptions(_RecipeOptions):
         # As `run.json` has it, with which a resumed run compares it.
         as_read = json.loads(json.dumps(plain(self.architecture)))
         object.__setattr__(self, "architecture", as_read)
-        if self.preset not in PRESETS:
-            raise ValueError(
-                "`preset` must be one of those that `keras-seqconv presets` lists. "
-                f"{near(self.preset, PRESETS)}Received: preset={self.preset!r}"
-            )
+        preset_of(self.preset, "preset")
         if self.monitor == "bleu" and not self.validation_bleu:
             raise ValueError(
                 "`monitor`='bleu' needs `validation_bleu`. "

@@ -146,7 +146,6 @@ def load_quietly() -> None:
             os.close(kept)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime(schema.Options):
     """The flags that `load_models` reads."""
 

@@ -1,7 +1,7 @@
 """`keras-seqconv average`: a model directory of the mean of checkpoints."""
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from keras_seqconv.support.schema import Options, option
@@ -14,13 +14,11 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Kinds(Options):
     last_epochs: int | None = option(None, "checkpoints of the last N epochs", ge=1)
     best: int | None = option(None, "best N checkpoints", ge=1)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     up_to: int | None = option(None, "no checkpoint after update N", ge=1)
     output: str | None = option(

@@ -3,7 +3,7 @@
 import argparse
 import json
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from keras_seqconv.support.schema import Options, option
@@ -16,7 +16,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Files(Options):
     source_dictionary: str | None = option(
         None, "dict.LANGUAGE.txt of the source", metavar="FILE"
@@ -34,7 +33,6 @@ class _Files(Options):
     target_bpe_codes: str | None = option(None, "codes of the target", metavar="FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(_Files):
     overwrite: bool = option(False, "replace a model directory")
     source_language: str | None = option(

@@ -1,7 +1,6 @@
 """`keras-seqconv demo`: models in the browser."""
 
 import argparse
-from dataclasses import dataclass
 
 import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
@@ -16,7 +15,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     host: str = option(
         "127.0.0.1",

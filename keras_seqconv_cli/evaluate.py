@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import chain, islice
 
 from keras_seqconv.support.schema import Options, option
@@ -21,7 +21,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     source: str | None = option(None, "texts to translate, one a line", metavar="FILE")
     references: tuple[str, ...] = option(

@@ -3,7 +3,7 @@
 import argparse
 import json
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     format: Literal["saved_model", "onnx", "web"] = option(
         "saved_model", "onnx and web need the extra onnx"
@@ -40,7 +39,6 @@ class _Flags(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Served(Options):
     """Options of `saved_model` alone."""
 

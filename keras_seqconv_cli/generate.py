@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
@@ -23,7 +23,6 @@ DESCRIPTION = (
 _DRAWS = ("temperature", "top_k", "top_p")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     prompts: str = option("", "start of the text", flag="--prompt", metavar="TEXT")
     length: int = option(200, "largest number of tokens, prompt included", ge=1)

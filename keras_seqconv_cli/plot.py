@@ -1,7 +1,6 @@
 """`keras-seqconv plot`: pictures of training runs and of what models do."""
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,17 +11,14 @@ from keras_seqconv_cli import add_flags
 HELP = "learning curves, attention, kernels, errors as .png, .svg or .pdf"
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     output: str = option(REQUIRED, "a .png, .svg or .pdf file", metavar="FILE")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Curves(_Flags):
     names: tuple[str, ...] = option((), "a name for each run")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Attention(_Flags):
     text: str = option(REQUIRED, "the sentence", metavar="TEXT")
     translation: str | None = option(
@@ -30,14 +26,12 @@ class _Attention(_Flags):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _DynamicKernels(_Attention):
     layer: str | None = option(
         None, 'such as "encoder 1" or "decoder 6"; by default the first one'
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _References(_Flags):
     references: tuple[str, ...] = option(
         REQUIRED,
@@ -48,7 +42,6 @@ class _References(_Flags):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _BleuByLength(_References):
     sources: str = option(REQUIRED, "source texts", flag="--source", metavar="FILE")
     hypotheses: tuple[str, ...] = option(
@@ -60,7 +53,6 @@ class _BleuByLength(_References):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Confusion(_References):
     hypotheses: str = option(REQUIRED, "outputs of a system", metavar="FILE")
     unit: Literal["words", "characters"] = option(

@@ -32,15 +32,9 @@ def table() -> str:
 
 def describe(name: str) -> str:
     """One preset with its recipe."""
-    from keras_seqconv.presets import PRESETS
-    from keras_seqconv.support.arguments import near
+    from keras_seqconv.presets import preset_of
 
-    if name not in PRESETS:
-        raise ValueError(
-            "`name` must be one of those that `keras-seqconv presets` lists. "
-            f"{near(name, PRESETS)}Received: name={name!r}"
-        )
-    preset = PRESETS[name]
+    preset = preset_of(name)
     recipe, task = preset.recipe, preset.task
     lines = [f"{name}: {preset.model} for {task.name}"]
     lines += [f"Reference: {preset.reference}"] if preset.reference else []

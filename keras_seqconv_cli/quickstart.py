@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import keras_seqconv as ks
@@ -33,7 +32,6 @@ print(served(text=tf.constant(sys.argv[2:]))["translation"].numpy()[0].decode())
 """
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     workdir: str = option("runs/quickstart", "folder of the run", metavar="DIR")
     overwrite: bool = option(False, "remove an earlier run first")

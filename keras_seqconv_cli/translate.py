@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Literal
 
 from keras_seqconv.support.schema import Options, option
@@ -24,7 +24,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Flags(Options):
     input: str = option("-", "text to translate; - for standard input", metavar="FILE")
     output: str = option("-", "translations; - for standard output", metavar="FILE")
@@ -60,7 +59,6 @@ class _Flags(Options):
     quiet: bool = option(False, "show no progress")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Sampling(Options):
     sample: bool = option(
         False,
@@ -69,7 +67,6 @@ class _Sampling(Options):
     seed: int | None = option(None, "seed of the draws of each line (default 1)")
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Batches(Options):
     source_language: str | None = option(
         None, "language of the source (default: the model's)", metavar="xx"

@@ -9,12 +9,6 @@ of a sentence adjacent), N returned hypotheses, k candidates of a row, L steps
 target time, V vocabulary.
 """
 
-from keras_seqconv.support import imported_when_used, names_in_stub
+from keras_seqconv.support import attached
 
-_HOMES = names_in_stub(__name__, __file__)
-__all__ = [*_HOMES]
-__getattr__ = imported_when_used(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

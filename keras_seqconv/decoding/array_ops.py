@@ -13,28 +13,23 @@ defined here.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from keras_seqconv.decoding import onnx_ops
 from keras_seqconv.decoding.onnx_graph import Value
 
-if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any: ...
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
 
-else:
+    def operation(*args, **options):
+        namespace = _namespace(frozenset(map(type, _leaves(args))))
+        return getattr(namespace, name)(*args, **options)
 
-    def __getattr__(name: str):
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def operation(*args, **options):
-            namespace = _namespace(frozenset(map(type, _leaves(args))))
-            return getattr(namespace, name)(*args, **options)
-
-        return operation
+    return operation
 
 
 @functools.cache

@@ -13,6 +13,11 @@ import numpy as np
 OPSET = 18  # of all graphs; models, which are inlined, have the same
 
 
+def _operator(name: str, dtype: str | None = None):
+    """A method of two values, of which one may be an array or a number."""
+    return lambda self, other: binary(name, self, other, dtype)
+
+
 class Value:
     """A tensor of a graph.
 
@@ -37,56 +42,18 @@ class Value:
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.graph.node("Cast", [self], dtype, self.shape, to=kind)
 
-    def __add__(self, other):
-        return binary("Add", self, other)
-
-    def __radd__(self, other):
-        return binary("Add", other, self)
-
-    def __sub__(self, other):
-        return binary("Sub", self, other)
-
-    def __mul__(self, other):
-        return binary("Mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other):
-        return binary("Div", self, other)
-
-    # Of numbers that are not negative.
-    def __floordiv__(self, other):
-        return binary("Div", self, other)
-
-    def __mod__(self, other):
-        return binary("Mod", self, other)
-
-    def __lt__(self, other):
-        return binary("Less", self, other, "bool")
-
-    def __le__(self, other):
-        return binary("LessOrEqual", self, other, "bool")
-
-    def __gt__(self, other):
-        return binary("Greater", self, other, "bool")
-
-    def __ge__(self, other):
-        return binary("GreaterOrEqual", self, other, "bool")
-
-    def __eq__(self, other):
-        return binary("Equal", self, other, "bool")
+    __add__, __sub__, __mul__ = map(_operator, ("Add", "Sub", "Mul"))
+    __radd__, __rmul__ = __add__, __mul__
+    __truediv__, __mod__ = map(_operator, ("Div", "Mod"))
+    __floordiv__ = __truediv__  # of numbers that are not negative
+    __lt__, __le__ = _operator("Less", "bool"), _operator("LessOrEqual", "bool")
+    __gt__, __ge__ = _operator("Greater", "bool"), _operator("GreaterOrEqual", "bool")
+    __and__, __or__ = _operator("And", "bool"), _operator("Or", "bool")
+    __eq__, __hash__ = _operator("Equal", "bool"), object.__hash__
 
     def __ne__(self, other):
         equal = self == other
         return self.graph.node("Not", [equal], "bool", equal.shape)
-
-    __hash__ = object.__hash__
-
-    def __and__(self, other):
-        return binary("And", self, other, "bool")
-
-    def __or__(self, other):
-        return binary("Or", self, other, "bool")
 
     def __neg__(self):
         return self.graph.node("Neg", [self], self.dtype, self.shape)
@@ -256,10 +223,6 @@ def broadcast(*shapes) -> tuple:
 
 
 def _sliced(x: Value, key: tuple) -> Value:
-    if Ellipsis in key:
-        place = key.index(Ellipsis)
-        count = len(x.shape) - (len(key) - 1 - key.count(None))
-        key = (*key[:place], *[slice(None)] * count, *key[place + 1 :])
     limits, axes, new, single, sizes = [], [], [], [], list(x.shape)
     axis = 0
     for place, part in enumerate(key):

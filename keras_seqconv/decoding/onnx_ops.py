@@ -1,5 +1,7 @@
 """`keras.ops` for values of a graph of ONNX: the operations that a search has."""
 
+import functools
+
 import numpy as np
 
 from keras_seqconv.decoding.onnx_graph import (
@@ -67,16 +69,9 @@ def where(condition, x, y):
     return graph.node("Where", [condition, x, y], x.dtype, sizes)
 
 
-def maximum(x, y):
-    return binary("Max", x, y)
-
-
-def minimum(x, y):
-    return binary("Min", x, y)
-
-
-def power(x, y):
-    return binary("Pow", x, y)
+maximum, minimum, power = (
+    functools.partial(binary, operator) for operator in ("Max", "Min", "Pow")
+)
 
 
 def isnan(x):
@@ -100,7 +95,7 @@ def logaddexp(x, y):
     return largest + log(exp(x - largest) + exp(y - largest))
 
 
-def _reduced(operator, x, axis, keepdims):
+def _reduced(operator, x, axis=None, keepdims=False):
     rank = len(x.shape)
     axes = np.arange(rank) if axis is None else np.ravel(axis) % rank
     sizes = [
@@ -111,16 +106,9 @@ def _reduced(operator, x, axis, keepdims):
     return x.graph.node(operator, [x, axes], x.dtype, sizes, keepdims=int(keepdims))
 
 
-def sum(x, axis=None, keepdims=False):  # noqa: A001
-    return _reduced("ReduceSum", x, axis, keepdims)
-
-
-def max(x, axis, keepdims=False):  # noqa: A001
-    return _reduced("ReduceMax", x, axis, keepdims)
-
-
-def min(x, axis, keepdims=False):  # noqa: A001
-    return _reduced("ReduceMin", x, axis, keepdims)
+sum, max, min = (  # noqa: A001
+    functools.partial(_reduced, f"Reduce{name}") for name in ("Sum", "Max", "Min")
+)
 
 
 def argmax(x, axis=-1):

@@ -4,7 +4,6 @@ They are hashable, because they are keys of cached compiled searches. A new opti
 field with its check and its meaning, and the code that applies it.
 """
 
-import dataclasses
 from typing import Literal
 
 import numpy as np
@@ -16,7 +15,6 @@ from keras_seqconv.support.schema import Options, option
 OF_SCORES = ("length_penalty", "length_penalty_kind", "normalize")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchOptions(Options):
     """Options of both beam search and sampling.
 
@@ -170,7 +168,6 @@ class SearchOptions(Options):
             )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class BeamOptions(SearchOptions):
     """Options of beam search, in addition to `SearchOptions`.
 
@@ -223,7 +220,6 @@ class BeamOptions(SearchOptions):
             )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOptions(SearchOptions):
     """Options of sampling, in addition to `SearchOptions`.
 

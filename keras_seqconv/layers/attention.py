@@ -25,7 +25,6 @@ from keras_seqconv.layers.short_conv import make_canon
 from keras_seqconv.ops.fused import nan_in_keys, write_positions
 from keras_seqconv.support.arguments import (
     check_boolean,
-    check_mask,
     check_sequence,
     check_shape,
 )
@@ -437,11 +436,11 @@ class MultiHeadAttention(SequenceLayer):
             masks.append(ops.expand_dims(ops.cast(value_mask, "bool"), (1, 2)))
         if attention_mask is not None:
             attention_mask = ops.cast(attention_mask, "bool")
-            sizes = (*inputs.shape[:2], value.shape[1])
+            sizes, name = (*inputs.shape[:2], value.shape[1]), "attention_mask"
             if len(attention_mask.shape) == 2:  # one for all sentences
-                check_mask("attention_mask", attention_mask, sizes[1:])
+                check_shape(name, attention_mask, sizes[1:], (1, None))
                 attention_mask = attention_mask[None]
-            check_mask("attention_mask", attention_mask, sizes)
+            check_shape(name, attention_mask, sizes, (1, None))
             masks.append(attention_mask[:, None])
         if causal:
             masks.append(_causal_mask(ops.shape(inputs)[1], ops.shape(value)[1]))

@@ -54,7 +54,6 @@ from keras_seqconv.support.arguments import (
     check_dense,
     check_kernel_size,
     check_keys,
-    check_mask,
     check_number,
     check_positive_integer,
     check_rate,
@@ -424,7 +423,7 @@ def checked_mask(name, mask, sizes):
     if mask is None:
         return None
     mask = ops.cast(mask, "bool")
-    check_mask(name, mask, sizes)
+    check_shape(name, mask, sizes, (1, None))
     return mask
 
 

@@ -10,7 +10,7 @@ from keras_seqconv.models.encoder_decoder import LanguageModel as LanguageModel
 from keras_seqconv.models.sequence_model import SequenceModel as SequenceModel
 from keras_seqconv.models.stacks import MIXERS as MIXERS
 from keras_seqconv.models.stacks import SIDES, of_side
-from keras_seqconv.presets import PRESETS
+from keras_seqconv.presets import PRESETS, preset_of
 from keras_seqconv.support.arguments import near, plain, public_names
 
 __dir__ = public_names(globals())
@@ -63,12 +63,7 @@ def from_preset(
     )
     ```
     """
-    if name not in PRESETS:
-        raise ValueError(
-            f"`name` must be one of `list_presets()`. {near(name, PRESETS)}"
-            f"Received: name={name!r}"
-        )
-    preset = PRESETS[name]
+    preset = preset_of(name)
     model = CLASSES[preset.model]
     allowed = {*inspect.signature(model.__init__).parameters, "dtype"}
     allowed -= {"self", "kwargs"}

@@ -81,7 +81,7 @@ def configuration_of(arguments: dict) -> dict:
 def changes_of(model) -> dict:
     """Returns the changes of a model; empty for a new model."""
     lora = {}
-    for number, layer in enumerate(_layers(model)):
+    for number, layer in enumerate(model._flatten_layers(include_self=False)):
         if getattr(layer, "lora_enabled", False):
             lora[str(number)] = [layer.lora_rank, layer.lora_alpha]
     frozen = [
@@ -96,7 +96,7 @@ def changes_of(model) -> dict:
 def repeat(changes: dict, model) -> None:
     """Make the changes to a model that is as its constructor makes it."""
     quantize_layers(model, changes.get("quantized", {}))
-    layers = _layers(model)
+    layers = model._flatten_layers(include_self=False)
     for number, (rank, alpha) in changes.get("lora", {}).items():
         layers[int(number)].enable_lora(rank, lora_alpha=alpha)
     variables = model.variables
@@ -107,10 +107,6 @@ def repeat(changes: dict, model) -> None:
             layer.trainable = False
     for variable in frozen.values():
         variable.trainable = False
-
-
-def _layers(model):
-    return model._flatten_layers(include_self=False)
 
 
 def folded(model):

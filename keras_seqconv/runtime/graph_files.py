@@ -23,7 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.decoding.onnx_graph import OPSET
-from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
+from keras_seqconv.support.files import (
+    check_version,
+    naming_file,
+    read_json,
+    write_file,
+    write_json,
+)
 
 FORMAT = 1  # of `graphs.json` and the inputs and outputs
 _GRAPHS = ("start", "step")
@@ -60,11 +66,7 @@ def read_graph_files(folder: str | os.PathLike) -> tuple:
 
     folder = Path(folder)
     notes = read_json(folder / "graphs.json")
-    if notes.get("format") != FORMAT:
-        raise ValueError(
-            f"{folder / 'graphs.json'}: `format` must be {FORMAT}. "
-            f"Received: format={notes.get('format')!r}"
-        )
+    check_version(notes, folder / "graphs.json", FORMAT, key="format")
     with naming_file(folder / "step.onnx", "is damaged"):
         step = onnx.load(folder / "step.onnx", load_external_data=False)
     opset = max((x.version for x in step.opset_import if not x.domain), default=None)

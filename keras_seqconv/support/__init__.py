@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
@@ -28,23 +28,16 @@ class _Lazy:
 tf = _Lazy("tensorflow")
 
 
-def names_in_stub(package: str, file: str) -> dict[str, str]:
-    """Name -> its module in a package, from the imports of the stub beside `file`."""
-    names = {}
+def attached(package: str, file: str) -> tuple[Callable, Callable, list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package with a stub beside `file`.
+
+    A name of the stub is imported at its first use.
+    """
+    homes = {}
     for node in ast.parse(Path(file).with_suffix(".pyi").read_text()).body:
         if isinstance(node, ast.ImportFrom):
             module = node.module.removeprefix(package)[1:]
-            names |= {alias.name: module or alias.name for alias in node.names}
-    return names
-
-
-def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable:
-    """`__getattr__` of a package, which imports its names at their first use.
-
-    Args:
-        package: its name.
-        homes: name -> module of the package, which has the name or is called so.
-    """
+            homes |= {alias.name: module or alias.name for alias in node.names}
 
     def find(name: str):
         if name not in homes:
@@ -58,7 +51,7 @@ def imported_when_used(package: str, homes: Mapping[str, str]) -> Callable:
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return find, lambda: [*homes], [*homes]
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -195,11 +195,6 @@ def check_dense(name: str, tensor) -> None:
         )
 
 
-def check_mask(name: str, mask, sizes: tuple) -> None:
-    """ValueError unless the mask has these sizes (or 1) where they are known."""
-    check_shape(name, mask, sizes, (1, None))
-
-
 def check_keys(name: str, value, keys: Iterable[str]) -> None:
     """ValueError unless the value is a dict with these keys alone."""
     if not isinstance(value, dict) or set(value) != set(keys):

@@ -202,6 +202,17 @@ def naming_file(path: str | os.PathLike, problem: str) -> Iterator[None]:
         raise ValueError(f"{path} {problem} ({reason}).") from error
 
 
+def check_version(content: dict, name, version: int, key="format_version") -> None:
+    """ValueError unless the content of file `name` is of this version of its format."""
+    if content.get(key) != version:
+        writer = content.get("package_version")
+        raise ValueError(
+            f"{name}: `{key}` must be {version}; perhaps a newer package wrote it"
+            f"{f' (package_version={writer!r})' if writer else ''}. "
+            f"Received: {key}={content.get(key)!r}"
+        )
+
+
 def remove_parts(folder: str | os.PathLike, name: str) -> None:
     """Removes what killed writers have left of files whose names match `name`."""
     parts = re.compile(rf"\.{name}\.[0-9a-f]{{8}}\.part")

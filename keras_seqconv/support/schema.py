@@ -129,13 +129,17 @@ def check_fields(holder, fields: Iterable[dataclasses.Field] | None = None) -> N
         object.__setattr__(holder, field.name, value)
 
 
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of options.
+    """Base of options: each class of it is a frozen dataclass of keyword arguments.
 
     Raises:
         ValueError: a value breaks the rule of its field; names both, and the value.
     """
+
+    def __init_subclass__(cls, kw_only: bool = True):
+        dataclasses.dataclass(cls, frozen=True, kw_only=kw_only)
 
     def __post_init__(self):
         check_fields(self, dataclasses.fields(self))

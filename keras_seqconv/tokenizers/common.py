@@ -11,7 +11,12 @@ from pathlib import Path
 
 from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
-from keras_seqconv.support.files import read_json, write_file, write_json
+from keras_seqconv.support.files import (
+    check_version,
+    read_json,
+    write_file,
+    write_json,
+)
 
 # The symbols that every vocabulary begins with; fairseq's, in its order.
 SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -178,13 +183,7 @@ class Tokenizer:
 def read_settings(directory: Path) -> dict:
     """Reads `settings.json`; ValueError, with its name, for another format."""
     settings = read_json(directory / SETTINGS)
-    version = settings.get("format_version")
-    if version != _FORMAT_VERSION:
-        raise ValueError(
-            f"`format_version` in {directory / SETTINGS} must be {_FORMAT_VERSION}; "
-            "perhaps a newer package wrote it. "
-            f"Received: format_version={version!r}"
-        )
+    check_version(settings, directory / SETTINGS, _FORMAT_VERSION)
     return {"kind": None, **settings}
 
 

@@ -229,11 +229,7 @@ def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
     """The content of `run.json`, and the options that it has."""
     kinds = {"corpus": dict, "finished": dict, "starts": list, "languages": list}
     settings = read_json(path, options=dict, recipe=dict, **kinds)
-    if settings.get("format_version") != _FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: `format_version` must be {_FORMAT_VERSION}. "
-            f"Received: {settings.get('format_version')!r}"
-        )
+    files.check_version(settings, path, _FORMAT_VERSION)
     with files.naming_file(path, "describes no run"):
         return settings, TrainingOptions.from_json(settings["options"])
 

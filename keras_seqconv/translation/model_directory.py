@@ -29,6 +29,7 @@ from pathlib import Path
 
 from keras_seqconv.support.files import (
     atomic_directory,
+    check_version,
     digest,
     naming_file,
     read_json,
@@ -268,13 +269,7 @@ def read(directory: str | os.PathLike, dtype=None, with_model: bool = True) -> d
     folder = model_folder(directory)
     path = folder / CONFIG
     config = read_json(path)
-    version = config.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: `format_version` must be {FORMAT_VERSION}; perhaps a newer "
-            f"package wrote it (package_version={config.get('package_version')!r}). "
-            f"Received: format_version={version!r}"
-        )
+    check_version(config, path, FORMAT_VERSION)
     if missing := sorted(_REQUIRED - set(config)):
         raise ValueError(f"{path}: missing are {missing}.")
     model = _read_model(folder, config, dtype) if with_model else None

@@ -500,7 +500,6 @@ def test_presets_of_symbols_take_all_symbols_of_a_corpus(tmp_path):
 
 
 def test_options_may_be_lists_of_texts():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
     class Files(Options):
         files: tuple[str, ...] = option(())
 
