@@ -34,7 +34,7 @@ AREAS = {
     "decoding": (["decoding"], ["decoding"]),
     "losses": (["losses.py"], ["test_losses.py"]),
     "optimizers": (
-        ["optimizers.py"], ["test_optimizers.py", "models/test_token_training.py"],
+        ["optimizers"], ["test_optimizers.py", "models/test_token_training.py"],
     ),
     "checkpoints": (
         ["checkpoints.py"], ["test_checkpoints.py", "callbacks/test_fitting.py"],

@@ -1,232 +1,14 @@
-"""Optimizers of the recipes, and updates from gradients of many tokens."""
+"""Updates from the sums of token losses: micro-batches, replicas, clipping."""
 
 import contextlib
 import functools
-import math
 import warnings
 
 import keras
 from keras import ops
 
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import (
-    check_positive_integer,
-    check_rate,
-    public_names,
-)
-
-__dir__ = public_names(globals())
-
-
-@keras.saving.register_keras_serializable(package="keras_seqconv")
-class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, on TensorFlow in one pass over the weights.
-
-    The same update (Kingma and Ba 2015, Adam, end of section 2, with Loshchilov and
-    Hutter 2019, Decoupled Weight Decay Regularization):
-
-        m = beta_1 m + (1 - beta_1) g,  v = beta_2 v + (1 - beta_2) g^2
-        w -= lr weight_decay w
-        w -= lr sqrt(1 - beta_2^n) / (1 - beta_1^n) m / (sqrt(v) + epsilon)
-
-    by a kernel that reads and writes each number once. The gradient of an embedding is
-    first summed over the occurrences of an id (Keras on TensorFlow squares each
-    occurrence separately). On other backends, and with `amsgrad`, Keras' own update
-    runs. Arguments as in `keras.optimizers.AdamW`; `weight_decay=0` is Adam.
-    """
-
-    def _apply_weight_decay(self, variables):
-        if self.weight_decay:  # else no pass over the weights for nothing
-            super()._apply_weight_decay(variables)
-
-    def update_step(self, gradient, variable, learning_rate):
-        if keras.backend.backend() != "tensorflow" or self.amsgrad:
-            return super().update_step(gradient, variable, learning_rate)
-        index = self._get_variable_index(variable)
-        slots = self._momentums[index], self._velocities[index]
-        betas = self.beta_1, self.beta_2
-        return _adam_step(self, betas, gradient, variable, learning_rate, *slots)
-
-
-def _adam_step(optimizer, betas, gradient, variable, learning_rate, m, v):
-    dtype = variable.dtype
-    step = ops.cast(optimizer.iterations + 1, dtype)
-    beta_1, beta_2 = (tf.cast(beta, dtype) for beta in betas)
-    return tf.raw_ops.ResourceApplyAdam(
-        var=_handle(variable),
-        m=_handle(m),
-        v=_handle(v),
-        beta1_power=beta_1**step,
-        beta2_power=beta_2**step,
-        lr=ops.cast(learning_rate, dtype),
-        beta1=beta_1,
-        beta2=beta_2,
-        epsilon=tf.cast(optimizer.epsilon, dtype),
-        grad=_dense(gradient, dtype),
-    )
-
-
-@keras.saving.register_keras_serializable(package="keras_seqconv")
-class Muon(keras.optimizers.Muon):
-    """Keras' Muon, for kernels of any rank as matrices; Adam for all other weights.
-
-        m = momentum m + g
-        w -= lr weight_decay w
-        w -= lr 0.2 sqrt(max(rows, columns)) orthogonal(g + momentum m)
-
-    (Jordan et al. 2024, Muon; Liu et al. 2025, Muon is Scalable for LLM Training,
-    section 2.2, whose factor allows the learning rates of Adam.) `orthogonal` sets the
-    singular values to about 1, by five steps of Newton and Schulz.
-
-    A kernel of more than two axes, such as (C, H, D) of an attention or (K, C, D) of a
-    convolution, is the matrix that its most square split gives. Embeddings, biases,
-    depthwise kernels (with a side below 32) and projections to a vocabulary (with sides
-    that differ more than eightfold) have the update of `AdamW`.
-
-    Args:
-        learning_rate: a number or a schedule.
-        momentum: from 0, less than 1.
-        beta_1, beta_2, epsilon: of Adam.
-        weight_decay: decay of all weights, decoupled from the gradient.
-        compute_dtype: dtype of the products in `orthogonal`.
-        **kwargs: other arguments of `keras.optimizers.Optimizer`.
-    """
-
-    def __init__(
-        self,
-        learning_rate=1e-3,
-        momentum: float = 0.95,
-        beta_1: float = 0.9,
-        beta_2: float = 0.98,
-        epsilon: float = 1e-8,
-        weight_decay: float | None = 0.0,
-        compute_dtype: str = "float32",
-        **kwargs,
-    ):
-        super().__init__(
-            learning_rate,
-            momentum=check_rate("momentum", momentum),
-            adam_beta_1=check_rate("beta_1", beta_1),
-            adam_beta_2=check_rate("beta_2", beta_2),
-            epsilon=epsilon,
-            weight_decay=weight_decay or None,  # no pass over the weights for nothing
-            adam_weight_decay=weight_decay or None,
-            **kwargs,
-        )
-        self.compute_dtype = compute_dtype
-
-    def _should_use_adamw(self, variable):
-        if len(variable.shape) < 2 or not variable.name.endswith("kernel"):
-            return True
-        short, long = sorted(_as_matrix(variable.shape))
-        return short < 32 or long > 8 * short
-
-    def _muon_update_step(self, gradient, variable, lr, m):
-        gradient, shape = _dense(gradient, variable.dtype), _as_matrix(variable.shape)
-        self.assign(m, self.momentum * m + gradient)
-        matrix = ops.reshape(gradient + self.momentum * m, shape)
-        # Scaled before the cast, for small gradients.
-        matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.compute_dtype)
-        update = self.zeropower_via_newtonschulz5(matrix, self.ns_steps)
-        update = ops.cast(ops.reshape(update, variable.shape), variable.dtype)
-        rate = ops.cast(lr, variable.dtype) * self.rms_rate * math.sqrt(max(shape))
-        self.assign_sub(variable, rate * update)
-
-    def _adamw_update_step(self, gradient, variable, learning_rate, m, v):
-        if keras.backend.backend() != "tensorflow":
-            super()._adamw_update_step(gradient, variable, learning_rate, m, v)
-            return
-        betas = self.adam_beta_1, self.adam_beta_2
-        _adam_step(self, betas, gradient, variable, learning_rate, m, v)
-
-    def get_config(self) -> dict:
-        return {
-            **keras.optimizers.Optimizer.get_config(self),
-            "momentum": self.momentum,
-            "beta_1": self.adam_beta_1,
-            "beta_2": self.adam_beta_2,
-            "epsilon": self.epsilon,
-            "weight_decay": self.weight_decay or 0.0,
-            "compute_dtype": self.compute_dtype,
-        }
-
-
-def _as_matrix(shape) -> tuple[int, int]:
-    """Rows and columns of the most square split of the axes."""
-    splits = (
-        (math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))
-    )
-    return max(splits, key=min)
-
-
-@keras.saving.register_keras_serializable(package="keras_seqconv")
-class NAG(keras.optimizers.Optimizer):
-    """Nesterov's accelerated gradient that corrects its momentum for rate changes.
-
-        v = momentum lr / lr_old v - lr g
-        w = (1 - lr weight_decay) w + momentum v - lr g
-
-    with the new v in the second line, and lr_old the rate of the previous update
-    (fairseq `nag`; Bengio et al. 2013, Advances in Optimizing Recurrent Networks,
-    equation 7). At a constant rate it equals `keras.optimizers.SGD(nesterov=True)`,
-    which has no factor lr / lr_old. After an update with rate 0 the momentum is zero.
-
-    The optimizer keeps a = - v / lr, which has no rate: a = momentum a + g and
-    w -= lr (g + momentum a), without lr_old. On TensorFlow an update is one pass over
-    the weights.
-
-    Args:
-        learning_rate: a number or a schedule.
-        momentum: from 0, less than 1.
-        weight_decay: decay of all weights, decoupled from the gradient.
-        **kwargs: other arguments of `keras.optimizers.Optimizer`.
-    """
-
-    def __init__(
-        self,
-        learning_rate=0.25,
-        momentum: float = 0.99,
-        weight_decay: float | None = 0.0,
-        **kwargs,
-    ):
-        # No pass over the weights for nothing.
-        super().__init__(learning_rate, weight_decay=weight_decay or None, **kwargs)
-        self.momentum = check_rate("momentum", momentum)
-
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
-        self._momentums = self.add_optimizer_variables(variables, "momentum")
-
-    def update_step(self, gradient, variable, learning_rate):
-        gradient = _dense(gradient, variable.dtype)
-        rate = ops.cast(learning_rate, variable.dtype)
-        slot = self._momentums[self._get_variable_index(variable)]
-        if keras.backend.backend() != "tensorflow":
-            moving = ops.where(rate > 0, self.momentum * slot + gradient, 0.0)
-            self.assign(slot, moving)
-            self.assign_sub(variable, rate * (gradient + self.momentum * moving))
-            return
-
-        def apply():
-            tf.raw_ops.ResourceApplyMomentum(
-                var=_handle(variable),
-                accum=_handle(slot),
-                lr=rate,
-                grad=gradient,
-                momentum=tf.cast(self.momentum, gradient.dtype),
-                use_nesterov=True,
-            )
-
-        tf.cond(rate > 0, apply, lambda: self.assign(slot, tf.zeros_like(gradient)))
-
-    def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay or 0.0,
-        }
+from keras_seqconv.support.arguments import check_positive_integer
 
 
 def _of_inner(name: str) -> property:
@@ -410,7 +192,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
         gradients = self._all_gradients(gradients)
         replica = tf.distribute.get_replica_context()
         tokens = _over_replicas([ops.cast(tokens, "float32")])
-        sums = [*tokens, *(_dense(g, "float32") for g in gradients)]
+        sums = [*tokens, *(dense(g, "float32") for g in gradients)]
 
         def across_replicas(strategy, *sums):
             """TensorFlow allows no condition around sums over replicas in a replica."""
@@ -573,14 +355,7 @@ def _over_replicas(values: list) -> list:
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
 
-def _handle(variable):
-    """The resource of a Keras variable, or of a TensorFlow variable."""
-    if isinstance(variable, keras.Variable):
-        variable = variable.value
-    return variable.handle
-
-
-def _dense(gradient, dtype):
+def dense(gradient, dtype):
     """A tensor, also of the gradient of an embedding."""
     if keras.backend.backend() == "tensorflow":
         gradient = tf.convert_to_tensor(gradient)
