@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from keras_seqconv.support import tf
+from keras_seqconv.support import jax, tf
 from keras_seqconv.support.arguments import check_positive_integer
 
 # From malloc.h of glibc.
@@ -166,7 +166,6 @@ def find_devices(number: int | None) -> Devices:
 
 
 def _jax_devices(number: int | None) -> Devices:
-    import jax
     import keras
 
     available = jax.local_device_count()

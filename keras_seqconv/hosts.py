@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_seqconv.support import jax
+
 # Seconds without a heartbeat after which a host counts as dead.
 _TIMEOUT = 30
 # Bytes of a file that are sent at a time: each device holds those of all hosts.
@@ -38,8 +40,6 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
             "`hosts` needs the JAX backend (KERAS_BACKEND=jax). Received: "
             f"hosts={address!r} on {keras.backend.backend()}"
         )
-    import jax
-
     # Its handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -60,8 +60,6 @@ def join(address: str | None, number: int | None, index: int | None) -> None:
 def leave() -> None:
     """Disconnects once all hosts call it; local devices go on working."""
     if shard()[1] > 1:
-        import jax
-
         jax.distributed.shutdown()
 
 
@@ -69,8 +67,6 @@ def shard() -> tuple[int, int]:
     """(index of this host, number of hosts)."""
     if keras.backend.backend() != "jax":
         return 0, 1
-    import jax
-
     return jax.process_index(), jax.process_count()
 
 
@@ -154,8 +150,6 @@ def awaited() -> Iterator[None]:
     if number == 1:
         yield
         return
-    import jax
-
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import keras
 
-from keras_seqconv.support import tf
+from keras_seqconv.support import jax, tf
 
 # In `vars(model)`, past Keras' `__setattr__`, which would track and wrap it.
 _CACHE = "_keras_seqconv_searches"
@@ -52,8 +52,6 @@ def run_cached(
 def in_place(tensors: dict) -> bool:
     """Whether a surrounding function is being traced, which a search is a part of."""
     if keras.backend.backend() == "jax":
-        import jax
-
         return any(isinstance(value, jax.core.Tracer) for value in tensors.values())
     return not tf.executing_eagerly()
 
@@ -114,8 +112,6 @@ def _graph(
 
 
 def _jax_function(function, reference, options):
-    import jax
-
     variables = list(getattr(reference(), "variables", []))
 
     def stateless(values, tensors):

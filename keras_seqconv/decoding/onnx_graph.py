@@ -10,6 +10,8 @@ int64, which the operators of ONNX take and return; a model's inputs are cast.
 
 import numpy as np
 
+from keras_seqconv.support import onnx
+
 OPSET = 18  # of all graphs; models, which are inlined, have the same
 
 
@@ -37,9 +39,7 @@ class Value:
     def cast(self, dtype: str) -> "Value":
         if dtype == self.dtype:
             return self
-        from onnx import helper
-
-        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.graph.node("Cast", [self], dtype, self.shape, to=kind)
 
     __add__, __sub__, __mul__ = map(_operator, ("Add", "Sub", "Mul"))
@@ -87,8 +87,6 @@ class Graph:
 
     def nodes(self, operator: str, inputs, outputs, **attributes) -> list[Value]:
         """A node with the outputs (dtype, shape)."""
-        from onnx import helper
-
         names = [self.value(x).name for x in inputs]
         count = len(self._nodes)
         values = [
@@ -96,7 +94,7 @@ class Graph:
             for place, kind in enumerate(outputs)
         ]
         made = [value.name for value in values]
-        self._nodes.append(helper.make_node(operator, names, made, **attributes))
+        self._nodes.append(onnx.helper.make_node(operator, names, made, **attributes))
         return values
 
     def value(self, x) -> Value:
@@ -113,13 +111,13 @@ class Graph:
         Returns:
             Value by output.
         """
-        from onnx import compose, helper
-
         names = {}
         for item in model.graph.input:
-            kind = helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type).name
+            kind = onnx.helper.tensor_dtype_to_np_dtype(
+                item.type.tensor_type.elem_type
+            ).name
             names[item.name] = feeds[item.name].cast(kind).name
-        graph = compose.add_prefix_graph(
+        graph = onnx.compose.add_prefix_graph(
             model.graph,
             prefix,
             rename_inputs=False,
@@ -135,17 +133,16 @@ class Graph:
         for item, renamed in zip(model.graph.output, graph.output, strict=True):
             tensor = item.type.tensor_type
             shape = [dim.dim_value or None for dim in tensor.shape.dim]
-            kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+            kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
             outputs[item.name] = Value(self, renamed.name, kind, shape)
         return outputs
 
     def model(self, outputs: dict[str, Value]):
         """The `onnx.ModelProto` with these outputs, by name; it ends the graph."""
-        from onnx import helper, numpy_helper
 
         def info(name, dtype, shape):
-            kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            return helper.make_tensor_value_info(name, kind, shape)
+            kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            return onnx.helper.make_tensor_value_info(name, kind, shape)
 
         nodes = [*self._nodes]
         made = {name for node in nodes for name in node.output}
@@ -156,14 +153,14 @@ class Graph:
         for name, value in outputs.items():
             source = final.get(value.name, value.name)
             if source != name:
-                nodes.append(helper.make_node("Identity", [source], [name]))
+                nodes.append(onnx.helper.make_node("Identity", [source], [name]))
         # ONNX Runtime would run nodes that nothing needs, too.
         needed, kept = {*outputs}, []
         for node in reversed(nodes):
             if needed.intersection(node.output):
                 needed.update(node.input)
                 kept.insert(0, node)
-        graph = helper.make_graph(
+        graph = onnx.helper.make_graph(
             kept,
             "search",
             [info(n, *kind) for n, kind in self._inputs.items() if n in needed],
@@ -171,14 +168,14 @@ class Graph:
             [
                 *(weight for weight in self._weights if weight.name in needed),
                 *(
-                    numpy_helper.from_array(x, n)
+                    onnx.numpy_helper.from_array(x, n)
                     for n, x in self._constants.values()
                     if n in needed
                 ),
             ],
         )
-        opsets = [helper.make_opsetid(*item) for item in self._opsets.items()]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        opsets = [onnx.helper.make_opsetid(*item) for item in self._opsets.items()]
+        return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 # --- Operators ---

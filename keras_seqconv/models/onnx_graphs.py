@@ -10,7 +10,7 @@ import numpy as np
 from keras_seqconv.models.configuration import folded
 from keras_seqconv.models.onnx_rewriting import tidied
 from keras_seqconv.runtime.graph_files import OPSET, write_graph_files
-from keras_seqconv.support import require, require_tensorflow, tf
+from keras_seqconv.support import onnx, onnxruntime, require, require_tensorflow, tf
 
 SPECIAL = ("pad", "start", "end", "unk")
 
@@ -116,7 +116,6 @@ def converted(function, signature: list, variables: list):
     Raises:
         ValueError: the function has an operation that ONNX lacks.
     """
-    import onnx
     from tf2onnx import optimizer, tf_loader, tfonnx
     from tf2onnx.optimizer.back_to_back_optimizer import BackToBackOptimizer
 
@@ -164,14 +163,12 @@ def converted(function, signature: list, variables: list):
 
 def _initialize(graph, variables: dict) -> None:
     """Gives the inputs of these names the values of the variables."""
-    from onnx import numpy_helper
-
     used = {name for node in graph.node for name in node.input}
     for item in [item for item in graph.input if item.name in variables]:
         graph.input.remove(item)
         if item.name in used:
             values = variables[item.name].numpy()
-            graph.initializer.append(numpy_helper.from_array(values, item.name))
+            graph.initializer.append(onnx.numpy_helper.from_array(values, item.name))
 
 
 # What tf2onnx calls with the graph, a node, its name and the list beside it.
@@ -201,9 +198,6 @@ _HANDLERS = {"SelectV2": (_select, []), "Erfc": (_erfc, []), "Einsum": (_einsum,
 
 def _optimized(graph):
     """The graph after ONNX Runtime's own optimization, in standard operations."""
-    import onnx
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = (

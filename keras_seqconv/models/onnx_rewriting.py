@@ -6,6 +6,8 @@ away and add its time axis of length 1, for which products and ONNX have no use.
 
 import numpy as np
 
+from keras_seqconv.support import onnx
+
 # What gives the same with one axis less, other than the last.
 _POINTWISE = {
     "Add", "Sub", "Mul", "Div", "Max", "Min", "Where", "Cast", "Relu", "Sigmoid",
@@ -16,8 +18,6 @@ _BY_ROW = {"LayerNormalization", "Softmax"}  # over the last axis
 
 def tidied(model):
     """The model without reshaping that its operations need not see."""
-    import onnx
-
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _move_reshapes(model.graph)
     _add_in_normalization(model.graph)
@@ -31,8 +31,6 @@ def _move_reshapes(graph) -> None:
 
     Where it meets its reverse, both are gone.
     """
-    from onnx import helper, numpy_helper
-
     constants, sizes = _constants(graph), _sizes(graph)
     kept = {value.name for value in graph.output}.union(*map(_outer_names, graph.node))
     roots = {}  # name -> what was reshaped to it
@@ -43,8 +41,8 @@ def _move_reshapes(graph) -> None:
         if not isinstance(shape, str):
             values = np.array(shape, "int64")
             shape = f"{name}/shape"
-            graph.initializer.append(numpy_helper.from_array(values, shape))
-        nodes.append(helper.make_node("Reshape", [source, shape], [name]))
+            graph.initializer.append(onnx.numpy_helper.from_array(values, shape))
+        nodes.append(onnx.helper.make_node("Reshape", [source, shape], [name]))
         roots[name] = roots.get(source, source)
 
     for node in graph.node:
@@ -149,9 +147,9 @@ def _add_in_normalization(graph) -> None:
 
 
 def _constants(graph) -> dict:
-    from onnx import numpy_helper
-
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    return {
+        tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+    }
 
 
 def _sizes(graph) -> dict:

@@ -15,7 +15,7 @@ from keras_seqconv.layers.sequences import zero_masked
 from keras_seqconv.losses import LabelSmoothedCrossentropy, token_weights
 from keras_seqconv.metrics import TokenMetrics
 from keras_seqconv.optimizers import TokenNormalized
-from keras_seqconv.support import tf
+from keras_seqconv.support import jax, tf
 from keras_seqconv.support.arguments import check_ids
 
 
@@ -118,8 +118,6 @@ def _logs_on_tensorflow(model, inputs, labels, weight, outputs, sums):
 
 
 def _train_on_jax(model, state: tuple, data) -> tuple:
-    import jax
-
     weights, non_trainable, optimizer_values, metric_values = state
     inputs, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     optimizer = model.optimizer

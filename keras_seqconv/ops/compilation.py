@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 import keras
 from keras import ops
 
-from keras_seqconv.support import tf
+from keras_seqconv.support import jax, tf
 from keras_seqconv.support.arguments import check_boolean
 
 # What each open `jit_scope` says, also those of other threads: the last one counts.
@@ -115,8 +115,6 @@ def run_formula(
 
 @functools.cache
 def _jitted(formula, static):
-    import jax
-
     return jax.jit(lambda *tensors: formula(*tensors, *static))
 
 
@@ -184,8 +182,6 @@ def compiled_by_xla() -> bool:
 
 def on_cpu() -> bool:
     if keras.backend.backend() == "jax":
-        import jax
-
         return jax.default_backend() == "cpu"
     return not tf.config.list_logical_devices("GPU")
 
@@ -280,8 +276,6 @@ def varying_alike(*tensors) -> tuple:
     JAX does this to the arguments of its own operations; the gradient is the sum
     over the devices that share a tensor.
     """
-    import jax
-
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return tensors
     # The sum of no numbers, to which XLA adds nothing, varies as its tensors do.
@@ -295,7 +289,6 @@ def _tangent():
 
     Of n tensors the first `count` move, by as many tangents in front of them.
     """
-    import jax
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
@@ -348,8 +341,6 @@ def with_gradient(function: Callable, gradient: Callable) -> Callable:
             hand-written gradients itself, it can be differentiated any number of times.
     """
     if keras.backend.backend() == "jax":
-        import jax
-
         differentiable = jax.custom_jvp(function)
 
         @differentiable.defjvp

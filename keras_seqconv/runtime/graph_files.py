@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_seqconv.decoding.onnx_graph import OPSET
+from keras_seqconv.support import onnx
 from keras_seqconv.support.files import (
     check_version,
     naming_file,
@@ -62,8 +63,6 @@ def read_graph_files(folder: str | os.PathLike) -> tuple:
         FileNotFoundError: a file is missing.
         ValueError: names the file that is damaged or of another format.
     """
-    import onnx
-
     folder = Path(folder)
     notes = read_json(folder / "graphs.json")
     check_version(notes, folder / "graphs.json", FORMAT, key="format")
@@ -94,8 +93,6 @@ def quantize_graphs(folder: str | os.PathLike, target: str | os.PathLike) -> Non
         folder: as `write_graph_files` writes it, in float32.
         target: existing folder.
     """
-    import onnx
-
     folder = Path(folder)
     graphs = [_quantized(onnx.load(folder / f"{name}.onnx")) for name in _GRAPHS]
     notes = read_json(folder / "graphs.json") | {"quantization": "int8"}
@@ -103,7 +100,6 @@ def quantize_graphs(folder: str | os.PathLike, target: str | os.PathLike) -> Non
 
 
 def _quantized(model):
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     # What would be done first has been done.
@@ -121,14 +117,12 @@ def _quantized(model):
 
 def _share_weights(*graphs) -> bytes:
     """Moves the larger tensors of the graphs into one file, whose bytes it returns."""
-    from onnx import TensorProto, helper, numpy_helper
-
     content, places = bytearray(), {}
     for graph in graphs:
         factors = _factors(graph)
         # Tables first: products can use a table as it is.
         for tensor in sorted(graph.graph.initializer, key=lambda x: x.name in factors):
-            values = numpy_helper.to_array(tensor)
+            values = onnx.numpy_helper.to_array(tensor)
             if values.nbytes <= _INLINE:
                 continue
             if tensor.name in factors and _digest(values.T) in places:
@@ -140,7 +134,7 @@ def _share_weights(*graphs) -> bytes:
                         for attribute in node.attribute
                         if attribute.name != "transB"
                     ]
-                    turned = [*kept, helper.make_attribute("transB", 1)]
+                    turned = [*kept, onnx.helper.make_attribute("transB", 1)]
                     del node.attribute[:]
                     node.attribute.extend(turned)
                     node.op_type = "Gemm"
@@ -153,7 +147,7 @@ def _share_weights(*graphs) -> bytes:
             place["length"] = values.nbytes
             for field in ("raw_data", "float_data", "int32_data", "int64_data"):
                 tensor.ClearField(field)
-            tensor.data_location = TensorProto.EXTERNAL
+            tensor.data_location = onnx.TensorProto.EXTERNAL
             for name, value in place.items():
                 tensor.external_data.add(key=name, value=str(value))
     return bytes(content)
@@ -161,8 +155,6 @@ def _share_weights(*graphs) -> bytes:
 
 def _factors(model) -> dict:
     """Name -> its products, of matrices that are the right factors of matrices only."""
-    import onnx
-
     values = onnx.shape_inference.infer_shapes(model).graph.value_info
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     uses = {tensor.name: [] for tensor in model.graph.initializer}
@@ -188,12 +180,10 @@ def _digest(values: np.ndarray) -> bytes:
 
 def _mapped(weight, folder: Path) -> np.ndarray:
     """The array of a tensor that lies in the file of the weights."""
-    from onnx import helper
-
     place = {entry.key: entry.value for entry in weight.external_data}
     return np.memmap(
         folder / "weights.bin",
-        helper.tensor_dtype_to_np_dtype(weight.data_type),
+        onnx.helper.tensor_dtype_to_np_dtype(weight.data_type),
         mode="r",
         offset=int(place["offset"]),
         shape=tuple(weight.dims),

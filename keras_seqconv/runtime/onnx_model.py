@@ -42,7 +42,7 @@ from keras_seqconv.decoding.tasks import (
     with_rules,
 )
 from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
-from keras_seqconv.support import require
+from keras_seqconv.support import onnx, onnxruntime, require
 from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import naming_file
 
@@ -261,8 +261,6 @@ class _ModelGraphs:
         """The state before the first step, by name; `source` may be in a graph."""
         name = self._start.get_inputs()[0].name
         if isinstance(source, Value):
-            import onnx
-
             start = onnx.load(self._folder / "start.onnx", load_external_data=False)
             made = source.graph.inline(start, self._prefix, {name: source})
             sentences = onnx_ops.arange(onnx_ops.shape(source)[0])
@@ -358,8 +356,6 @@ def _session(model: str | bytes, weights: dict | None = None):
 
     weights: arrays for the tensors outside of the file, by name.
     """
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     if weights:

@@ -26,6 +26,7 @@ class _Lazy:
 
 
 tf = _Lazy("tensorflow")
+jax, onnx, onnxruntime = map(_Lazy, ("jax", "onnx", "onnxruntime"))
 
 
 def attached(package: str, file: str) -> tuple[Callable, Callable, list[str]]:
