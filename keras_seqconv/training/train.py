@@ -202,7 +202,7 @@ def _tell_of_limits(text: Text, say) -> None:
     if last is not None and last < schedule.warmup_steps:
         say(
             f"The learning rate rises for {schedule.warmup_steps:,} updates "
-            f"(`warmup_steps`), and training ends after {last:,} (`max_updates`)."
+            f"(--warmup-steps), and training ends after {last:,} (--max-updates)."
         )
     if recipe.search is not None:
         sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))
@@ -211,7 +211,7 @@ def _tell_of_limits(text: Text, say) -> None:
             say(
                 f"{long:,} of {len(targets):,} training targets have more tokens than "
                 f"a translation may have, {recipe.search.max_length} "
-                "(`max_translation_length`)."
+                "(--max-translation-length)."
             )
 
 
