@@ -4,6 +4,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
+import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, check_files, given
 
@@ -45,12 +46,10 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.training import average_run
-
     chosen = given(options, [field.name for field in fields(_Kinds)])
     kind = next(iter(chosen), None)
     output = Path(options.output or Path(options.run) / "model")
-    average_run(
+    ks.training.average_run(
         options.run,
         output,
         kind,

@@ -9,8 +9,14 @@ import time
 from dataclasses import fields
 from itertools import chain, islice
 
+import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, add_options, check_files, given, load_models
+from keras_seqconv_cli.translate import (
+    add_search_arguments,
+    load_translator,
+    search_options,
+)
 
 LOADS_KERAS = False
 HELP = "translate and score, score given translations, or compare two systems"
@@ -95,23 +101,18 @@ _OF_TRANSLATIONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.presets import BlockOptions
-    from keras_seqconv_cli.translate import add_search_arguments
-
     add = parser.add_argument
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add_flags(parser, _Flags)
     blocks = parser.add_argument_group("blocks of --text", _BLOCKS)
-    add_options(blocks, fields(BlockOptions))
+    add_options(blocks, fields(ks.presets.BlockOptions))
     add_search_arguments(parser)
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv.evaluation import METRICS
-
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
-    names = (*METRICS, "perplexity")
+    names = (*ks.evaluation.METRICS, "perplexity")
     for name in options.metrics or ():
         if name not in names:
             raise ValueError(
@@ -156,8 +157,6 @@ def check(options: argparse.Namespace) -> None:
 
 def _check_options(options) -> None:
     """ValueError for options without effect."""
-    from keras_seqconv_cli.translate import search_options
-
     output, translates = options.output_hypotheses, options.model
     translates = translates and not (options.hypotheses or options.text)
     unused = (
@@ -201,10 +200,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _translations(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv import evaluation
-    from keras_seqconv.presets import PRESETS
-    from keras_seqconv_cli.translate import load_translator
-
     translator = None
     if options.model:
         translator = load_translator(options)
@@ -217,18 +212,19 @@ def _translations(options, result: dict, lines: list[str]) -> None:
             setattr(options, name, trained.get(name))
     sources, references, hypotheses, others = _texts(options)
     language = options.target_language
-    preset = PRESETS.get(str(trained.get("preset")))
-    options.metrics = options.metrics or evaluation.usual_metrics(
+    preset = ks.presets.PRESETS.get(str(trained.get("preset")))
+    options.metrics = options.metrics or ks.evaluation.usual_metrics(
         language, references[0], preset and preset.task.metric
     )
     choices = {"tokenize": options.tokenize, "lowercase": options.lowercase}
     choices["target_language"] = language
     metrics = [name for name in options.metrics if name != "perplexity"]
-    evaluation.check_metrics(metrics, **choices)
-    comparable = [name for name in metrics if name in evaluation.COMPARABLE]
+    ks.evaluation.check_metrics(metrics, **choices)
+    possible = ks.evaluation.COMPARABLE
+    comparable = [name for name in metrics if name in possible]
     if others is not None and not comparable:
         raise ValueError(
-            f"`compare` needs one of the `metrics` {', '.join(evaluation.COMPARABLE)}. "
+            f"`compare` needs one of the `metrics` {', '.join(possible)}. "
             f"Received: {', '.join(options.metrics)}"
         )
     split = options.split if options.dataset else None
@@ -236,14 +232,16 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     if hypotheses is None and (metrics or options.output_hypotheses):
         hypotheses = _translated(translator, sources, options, result, lines)
     separator = {"sentence_separator": options.rouge_separator}
-    scores = evaluation.scores(hypotheses, references, metrics, **choices, **separator)
+    scores = ks.evaluation.scores(
+        hypotheses, references, metrics, **choices, **separator
+    )
     lines += [score.line for score in scores]
     result["scores"] = [
         {"name": score.name, "value": score.value, "signature": score.signature}
         for score in scores
     ]
     if "perplexity" in options.metrics:
-        predicted = evaluation.translation_perplexity(
+        predicted = ks.evaluation.translation_perplexity(
             translator, sources, references[0]
         )
         _add_perplexity(predicted, result, lines)
@@ -271,9 +269,7 @@ def _texts(options) -> tuple:
     sources = columns.get(options.source)
     references = check_references([columns[file] for file in options.references])
     if options.dataset is not None:
-        from keras_seqconv.data.corpora import open_corpus
-
-        corpus = open_corpus(
+        corpus = ks.data.open_corpus(
             options.dataset,
             source_language=options.source_language,
             target_language=options.target_language,
@@ -301,7 +297,6 @@ def _texts(options) -> tuple:
 def _translated(translator, sources, options, result, lines) -> list[str]:
     from keras_seqconv.support.files import write_file
     from keras_seqconv.translation.translate_files import translate_file
-    from keras_seqconv_cli.translate import search_options
 
     if sources is None:
         raise ValueError(f"{options.dataset} must have sources to translate.")
@@ -329,15 +324,15 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
 
 
 def _compare(columns, metrics, choices, options, result, lines) -> None:
-    from keras_seqconv.evaluation import paired_bootstrap
-
     number = options.samples or 1000
     result["comparisons"] = []
     lines.append(
         f"sacreBLEU's paired bootstrap, {number:,} samples, against {options.compare}:"
     )
     for metric in metrics:
-        pair = paired_bootstrap(*columns, metric, num_samples=number, **choices)
+        pair = ks.evaluation.paired_bootstrap(
+            *columns, metric, num_samples=number, **choices
+        )
         result["comparisons"].append(pair._asdict())
         lines.append(
             f"  {metric}: {pair.score:.2f} ({pair.mean:.2f} ± {pair.half_width:.2f})"
@@ -347,7 +342,6 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 
 
 def _language_model(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.evaluation import text_perplexity
     from keras_seqconv.support.files import iterate_lines
 
     asked, options.runtime = options.runtime, "keras"
@@ -364,7 +358,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     if not first:
         raise ValueError(f"{options.text} must hold a line at least; it is empty.")
     start = time.monotonic()
-    perplexity = text_perplexity(
+    perplexity = ks.evaluation.text_perplexity(
         generator,
         chain(first, lines_of_text),
         **given(options, _OF_BLOCKS),

@@ -64,12 +64,10 @@ class _Served(Options):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.decoding.options import BeamOptions
-
     text = "a model directory, or a run with `model` in it"
     parser.add_argument("model", metavar="MODEL", help=text)
     add_flags(parser, _Flags)
-    add_options(parser.add_argument_group("search"), fields(BeamOptions))
+    add_options(parser.add_argument_group("search"), fields(ks.decoding.BeamOptions))
     add_flags(parser.add_argument_group("--format saved_model"), _Served)
 
 

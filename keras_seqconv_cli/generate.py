@@ -4,6 +4,7 @@ import argparse
 import sys
 from dataclasses import fields
 
+import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
     Runtime,
@@ -31,12 +32,12 @@ class _Flags(Options):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.decoding.options import SampleOptions
-
     text = "a model directory or a run"
     parser.add_argument("model", metavar="MODEL", help=text)
     add_flags(parser, _Flags)
-    draws = [field for field in fields(SampleOptions) if field.name in _DRAWS]
+    draws = [
+        field for field in fields(ks.decoding.SampleOptions) if field.name in _DRAWS
+    ]
     add_options(parser, draws)
     add_flags(parser, Runtime)
 

@@ -5,6 +5,8 @@ import dataclasses
 import itertools
 import re
 
+import keras_seqconv as ks
+
 HELP = "list the named architectures, or show the recipe of one"
 DESCRIPTION = "List the presets, or show architecture, task and recipe of one."
 LOADS_KERAS = False
@@ -21,10 +23,8 @@ def run(options: argparse.Namespace) -> int:
 
 def table() -> str:
     """All presets, one to a line."""
-    from keras_seqconv.presets import PRESETS
-
     head = ("name", "model", "task", "width", "layers", "mixing", "parameters", "score")
-    rows = [head, *(_row(name, preset) for name, preset in PRESETS.items())]
+    rows = [head, *(_row(name, preset) for name, preset in ks.presets.PRESETS.items())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, tuple("-" * width for width in widths))
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
@@ -32,9 +32,7 @@ def table() -> str:
 
 def describe(name: str) -> str:
     """One preset with its recipe."""
-    from keras_seqconv.presets import preset_of
-
-    preset = preset_of(name)
+    preset = ks.presets.preset_of(name)
     recipe, task = preset.recipe, preset.task
     lines = [f"{name}: {preset.model} for {task.name}"]
     lines += [f"Reference: {preset.reference}"] if preset.reference else []

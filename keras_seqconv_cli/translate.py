@@ -5,6 +5,7 @@ import sys
 from dataclasses import fields
 from typing import Literal
 
+import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
     Runtime,
@@ -89,40 +90,33 @@ class _Batches(Options):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from keras_seqconv.decoding.options import SampleOptions
-
     models = "a model directory or a run"
     parser.add_argument("model", nargs="+", metavar="MODEL", help=models)
     add_flags(parser, _Flags)
     add_search_arguments(parser)
     group = parser.add_argument_group("sampling, in place of beam search")
     add_flags(group, _Sampling)
-    add_options(group, own_fields(SampleOptions))
+    add_options(group, own_fields(ks.decoding.SampleOptions))
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Languages, the options of the beam search, and of the batches."""
-    from keras_seqconv.decoding.options import BeamOptions
-
     add_flags(parser, _Batches)
     group = parser.add_argument_group("search")
-    add_options(group, fields(BeamOptions))
+    add_options(group, fields(ks.decoding.BeamOptions))
     add_flags(parser, Runtime)
 
 
 def own_fields(cls) -> list:
     """The fields of `BeamOptions` or `SampleOptions` that only it has."""
-    from keras_seqconv.decoding.options import SearchOptions
-
-    common = {field.name for field in fields(SearchOptions)}
+    common = {field.name for field in fields(ks.decoding.SearchOptions)}
     return [field for field in fields(cls) if field.name not in common]
 
 
 def search_options(options: argparse.Namespace) -> dict:
     """The options of the search that were given, by name."""
-    from keras_seqconv.decoding.options import BeamOptions, SampleOptions
-
-    cls = SampleOptions if getattr(options, "sample", False) else BeamOptions
+    draws = getattr(options, "sample", False)
+    cls = ks.decoding.SampleOptions if draws else ks.decoding.BeamOptions
     return given(options, [f.name for f in fields(cls) if hasattr(options, f.name)])
 
 
@@ -148,17 +142,16 @@ def load_translator(options: argparse.Namespace):
 
 
 def check(options: argparse.Namespace) -> None:
-    from keras_seqconv.decoding.options import BeamOptions, SampleOptions
-
     if options.alignment_dictionary is not None and not options.replace_unknowns:
         raise ValueError("`alignment_dictionary` needs `replace_unknowns`.")
     if options.input == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: `input` must be given.")
     if options.format == "text" and options.scores:
         raise ValueError('`scores` needs the `format` "tsv" or "jsonl".')
-    cls, rule, names = SampleOptions, "needs `sample`", ["seed"]
+    cls, rule, names = ks.decoding.SampleOptions, "needs `sample`", ["seed"]
     if options.sample:
-        cls, rule, names = BeamOptions, "is of the beam search: not with `sample`", []
+        cls, names = ks.decoding.BeamOptions, []
+        rule = "is of the beam search: not with `sample`"
     names += [field.name for field in own_fields(cls) if hasattr(options, field.name)]
     for name, value in given(options, names).items():
         raise ValueError(f"`{name}` {rule}. Received: {name}={value}")
@@ -166,12 +159,11 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.tokenizers import read_alignment_dictionary
     from keras_seqconv.translation.translate_files import translate_file
 
     dictionary = options.alignment_dictionary
     if dictionary is not None:
-        dictionary = read_alignment_dictionary(dictionary)
+        dictionary = ks.tokenizers.read_alignment_dictionary(dictionary)
     format = options.format
     if format is None:
         format = "tsv" if options.scores or options.n_best > 1 else "text"
