@@ -1,7 +1,7 @@
 """Named architectures, each with the recipe that trains it and the task it is for.
 
-Data only; docs/models.md says where the numbers come from. Names of tasks and
-references are for readers: nothing depends on their words.
+Data, and their lookup by name; docs/models.md says where the numbers come from. Names
+of tasks and references are for readers: nothing depends on their words.
 """
 
 import dataclasses
@@ -915,7 +915,8 @@ def preset_of(name: str, argument: str = "name") -> Preset:
     """The preset of a name, or ValueError that names the argument and near names."""
     if name not in PRESETS:
         raise ValueError(
-            f"`{argument}` must be one of those that `keras-seqconv presets` lists. "
+            f"`{argument}` must be one of `keras_seqconv.models.list_presets()`, which "
+            "`keras-seqconv presets` describes. "
             f"{near(name, PRESETS)}Received: {argument}={name!r}"
         )
     return PRESETS[name]

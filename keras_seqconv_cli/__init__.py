@@ -5,9 +5,10 @@ Keras and TensorFlow are loaded, which takes seconds. A sub-command's module has
 (one line), `add_arguments(parser)` and `run(options)`, which returns the exit status
 and raises ImportError, OSError or ValueError for what the user can mend. It may have
 `check(options)`, which does so before Keras is loaded, and `LOADS_KERAS = False`, where
-it does without Keras or calls `load_models`. It reaches the library by `ks`, whose
-names are imported at first use, and in `check` and `add_arguments` uses only those that
-do without Keras. The MODELs of a command are checked for it.
+it does without Keras or calls `load_models`. Public names of the library it reaches by
+`ks`, which imports them at first use; other modules it imports inside of functions. In
+`check` and `add_arguments` are only those that do without Keras. The MODELs of a
+command are checked for it.
 """
 
 from keras_seqconv_cli import signals

@@ -52,7 +52,9 @@ class _Flags(Options):
         metavar="NAME",
     )
     tsv_header: bool | None = option(
-        None, "whether line 1 of a .tsv file has names of columns"
+        None,
+        "whether line 1 of a .tsv file has names of columns (default: that of the "
+        "training, for its data set)",
     )
     skip_bad_lines: bool = option(False, "leave out lines that are empty or not UTF-8")
     limit: int | None = option(None, "number of sentences to use, from the first", ge=1)

@@ -367,7 +367,7 @@ def sentencepiece_of(model_type, **options):
 def test_unknown_tokens_of_tokenizers(make, text, expected):
     tokenizer = make()
     (ids,) = tokenizer.tokenize([text])
-    found = UnknownTokens(tokenizer).count([ids, []], [text, ""])
+    found = UnknownTokens(tokenizer).count([ids, [2]], [text, ""])
     assert found.unknown == expected[0] and found.texts == bool(expected[0])
     assert expected[1] in (None, found.tokens)
     told = []

@@ -239,7 +239,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
                 yield columns
         if (number := next(rows)) and empty:
             raise ValueError(
-                f"`validation_share` must leave a row to the split {split} of "
+                f"`validation_share` must leave a row for the split {split} of "
                 f"{corpus.name}, which has {number:,} in all. Received: {share}"
             )
 

@@ -34,33 +34,27 @@ class AdamW(keras.optimizers.AdamW):
     def update_step(self, gradient, variable, learning_rate):
         if keras.backend.backend() != "tensorflow" or self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
+        dtype = variable.dtype
+        step = ops.cast(self.iterations + 1, dtype)
+        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
         index = self._get_variable_index(variable)
-        slots = self._momentums[index], self._velocities[index]
-        betas = self.beta_1, self.beta_2
-        return _adam_step(self, betas, gradient, variable, learning_rate, *slots)
-
-
-def _adam_step(optimizer, betas, gradient, variable, learning_rate, m, v):
-    dtype = variable.dtype
-    step = ops.cast(optimizer.iterations + 1, dtype)
-    beta_1, beta_2 = (tf.cast(beta, dtype) for beta in betas)
-    return tf.raw_ops.ResourceApplyAdam(
-        var=_handle(variable),
-        m=_handle(m),
-        v=_handle(v),
-        beta1_power=beta_1**step,
-        beta2_power=beta_2**step,
-        lr=ops.cast(learning_rate, dtype),
-        beta1=beta_1,
-        beta2=beta_2,
-        epsilon=tf.cast(optimizer.epsilon, dtype),
-        grad=dense(gradient, dtype),
-    )
+        return tf.raw_ops.ResourceApplyAdam(
+            var=_handle(variable),
+            m=_handle(self._momentums[index]),
+            v=_handle(self._velocities[index]),
+            beta1_power=beta_1**step,
+            beta2_power=beta_2**step,
+            lr=ops.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=tf.cast(self.epsilon, dtype),
+            grad=dense(gradient, dtype),
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
-class Muon(keras.optimizers.Muon):
-    """Keras' Muon, for kernels of any rank as matrices; Adam for all other weights.
+class Muon(AdamW):
+    """Muon for kernels of any rank as matrices, `AdamW` for all other weights.
 
         m = momentum m + g
         w -= lr weight_decay w
@@ -68,17 +62,17 @@ class Muon(keras.optimizers.Muon):
 
     (Jordan et al. 2024, Muon; Liu et al. 2025, Muon is Scalable for LLM Training,
     section 2.2, whose factor allows the learning rates of Adam.) `orthogonal` sets the
-    singular values to about 1, by five steps of Newton and Schulz.
+    singular values to about 1, by five Newton-Schulz iterations.
 
     A kernel of more than two axes, such as (C, H, D) of an attention or (K, C, D) of a
-    convolution, is the matrix that its most square split gives. Embeddings, biases,
-    depthwise kernels (with a side below 32) and projections to a vocabulary (with sides
-    that differ more than eightfold) have the update of `AdamW`.
+    convolution, is the matrix that its most square split gives. `AdamW` updates
+    embeddings, biases, kernels with a side below 32 (depthwise ones), and those with a
+    side that is more than eight times the other (projections to a large vocabulary).
 
     Args:
         learning_rate: a number or a schedule.
         momentum: from 0, less than 1.
-        beta_1, beta_2, epsilon: of Adam.
+        beta_1, beta_2, epsilon: of `AdamW`.
         weight_decay: decay of all weights, decoupled from the gradient.
         compute_dtype: dtype of the products in `orthogonal`.
         **kwargs: other arguments of `keras.optimizers.Optimizer`.
@@ -91,56 +85,46 @@ class Muon(keras.optimizers.Muon):
         beta_1: float = 0.9,
         beta_2: float = 0.98,
         epsilon: float = 1e-8,
-        weight_decay: float | None = 0.0,
+        weight_decay: float = 0.0,
         compute_dtype: str = "float32",
         **kwargs,
     ):
+        betas = {"beta_1": beta_1, "beta_2": beta_2, "epsilon": epsilon}
         super().__init__(
-            learning_rate,
-            momentum=check_rate("momentum", momentum),
-            adam_beta_1=check_rate("beta_1", beta_1),
-            adam_beta_2=check_rate("beta_2", beta_2),
-            epsilon=epsilon,
-            weight_decay=weight_decay or None,  # no pass over the weights for nothing
-            adam_weight_decay=weight_decay or None,
-            **kwargs,
+            learning_rate, weight_decay=weight_decay, amsgrad=False, **betas, **kwargs
         )
+        self.momentum = check_rate("momentum", momentum)
         self.compute_dtype = compute_dtype
 
-    def _should_use_adamw(self, variable):
-        if len(variable.shape) < 2 or not variable.name.endswith("kernel"):
-            return True
-        short, long = sorted(_as_matrix(variable.shape))
-        return short < 32 or long > 8 * short
-
-    def _muon_update_step(self, gradient, variable, lr, m):
-        gradient, shape = dense(gradient, variable.dtype), _as_matrix(variable.shape)
-        self.assign(m, self.momentum * m + gradient)
-        matrix = ops.reshape(gradient + self.momentum * m, shape)
-        # Scaled before the cast, for small gradients.
-        matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), self.compute_dtype)
-        update = self.zeropower_via_newtonschulz5(matrix, self.ns_steps)
-        update = ops.cast(ops.reshape(update, variable.shape), variable.dtype)
-        rate = ops.cast(lr, variable.dtype) * self.rms_rate * math.sqrt(max(shape))
-        self.assign_sub(variable, rate * update)
-
-    def _adamw_update_step(self, gradient, variable, learning_rate, m, v):
-        if keras.backend.backend() != "tensorflow":
-            super()._adamw_update_step(gradient, variable, learning_rate, m, v)
+    def build(self, variables):
+        if self.built:
             return
-        betas = self.adam_beta_1, self.adam_beta_2
-        _adam_step(self, betas, gradient, variable, learning_rate, m, v)
+        keras.optimizers.Optimizer.build(self, variables)
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+        self._velocities = [
+            None
+            if _is_matrix(variable)
+            else self.add_variable_from_reference(variable, name="velocity")
+            for variable in variables
+        ]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        if self._velocities[index] is not None:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        gradient, shape = dense(gradient, variable.dtype), _as_matrix(variable.shape)
+        slot = self._momentums[index]
+        self.assign(slot, self.momentum * slot + gradient)
+        matrix = ops.reshape(gradient + self.momentum * slot, shape)
+        update = ops.cast(_orthogonal(matrix, self.compute_dtype), variable.dtype)
+        rate = ops.cast(learning_rate, variable.dtype) * 0.2 * math.sqrt(max(shape))
+        self.assign_sub(variable, rate * ops.reshape(update, variable.shape))
 
     def get_config(self) -> dict:
-        return {
-            **keras.optimizers.Optimizer.get_config(self),
-            "momentum": self.momentum,
-            "beta_1": self.adam_beta_1,
-            "beta_2": self.adam_beta_2,
-            "epsilon": self.epsilon,
-            "weight_decay": self.weight_decay or 0.0,
-            "compute_dtype": self.compute_dtype,
-        }
+        config = {**super().get_config(), "momentum": self.momentum}
+        del config["amsgrad"]
+        return {**config, "compute_dtype": self.compute_dtype}
 
 
 def _as_matrix(shape) -> tuple[int, int]:
@@ -149,6 +133,26 @@ def _as_matrix(shape) -> tuple[int, int]:
         (math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))
     )
     return max(splits, key=min)
+
+
+def _is_matrix(variable) -> bool:
+    if len(variable.shape) < 2 or not variable.name.endswith("kernel"):
+        return False
+    short, long = sorted(_as_matrix(variable.shape))
+    return short >= 32 and long <= 8 * short
+
+
+def _orthogonal(matrix, dtype):
+    """The nearest orthogonal matrix, roughly; the coefficients are Jordan's."""
+    # Scaled before the cast, for small gradients.
+    matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), dtype)
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    if is_tall:  # the products are of the shorter side
+        matrix = ops.transpose(matrix)
+    for _ in range(5):
+        gram = matrix @ ops.transpose(matrix)
+        matrix = 3.4445 * matrix + (-4.7750 * gram + 2.0315 * gram @ gram) @ matrix
+    return ops.transpose(matrix) if is_tall else matrix
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -132,7 +132,7 @@ def check_fields(holder, fields: Iterable[dataclasses.Field] | None = None) -> N
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of options: each class of it is a frozen dataclass of keyword arguments.
+    """Base of options: each subclass is a frozen dataclass of keyword arguments.
 
     Raises:
         ValueError: a value breaks the rule of its field; names both, and the value.

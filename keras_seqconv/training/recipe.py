@@ -62,6 +62,7 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         schedule=_of_kind("schedule", recipe.schedule, options.schedule),
         num_replicas=devices,
     )
+    _check_rate(options, recipe)
     parts = {name: part for name in PARTS if (part := getattr(recipe, name))}
     _check_given(options, recipe, parts)
     search, longest = recipe.search, options.max_translation_length
@@ -113,6 +114,21 @@ def _of_kind(name: str, part, kind: str | None):
     common = fields(ScheduleOptions)[1:] if name == "schedule" else ()
     kinds = {cls.name: cls for cls in PARTS[name]}
     return kinds[kind](**{field.name: getattr(part, field.name) for field in common})
+
+
+def _check_rate(options: TrainingOptions, recipe: Recipe) -> None:
+    """ValueError where the recipe's learning rate is meant for another optimizer.
+
+    Those of Adam and Muon are alike, those of NAG some hundred times larger.
+    """
+    before = PRESETS[options.preset].recipe.optimizer.name
+    after = recipe.optimizer.name
+    if options.learning_rate is None and (before == "nag") != (after == "nag"):
+        raise ValueError(
+            f"`learning_rate` must be given with `optimizer` {after!r}: that of "
+            f"{options.preset}, {recipe.schedule.learning_rate:g}, is for {before!r}. "
+            "Received: None"
+        )
 
 
 def _changed(part, options: TrainingOptions):

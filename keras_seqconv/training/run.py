@@ -227,7 +227,8 @@ def remove_run(folder: str | os.PathLike) -> None:
 
 def _read_settings(path: Path) -> tuple[dict, TrainingOptions]:
     """The content of `run.json`, and the options that it has."""
-    kinds = {"corpus": dict, "finished": dict, "starts": list, "languages": list}
+    kinds = dict.fromkeys(("corpus", "vocabularies", "finished"), dict)
+    kinds |= {"starts": list, "languages": list}
     settings = read_json(path, options=dict, recipe=dict, **kinds)
     files.check_version(settings, path, _FORMAT_VERSION)
     with files.naming_file(path, "describes no run"):

@@ -43,8 +43,10 @@ class Text(NamedTuple):
 def corpus_of(run) -> Corpus:
     """The corpus of a run, noted at its first start and compared later.
 
+    So are the vocabularies in files, of which the run has its own copy.
+
     Raises:
-        ValueError: the text is not what the checkpoints were trained on.
+        ValueError: they are not those that the checkpoints were trained with.
     """
     corpus = open_corpus_of(run.options)
     splits = [s for s in ("train", "validation", "test") if s in corpus.splits]
@@ -215,10 +217,10 @@ def _store(run, recipe: Recipe, corpus, pair: tuple, split: str, say) -> IdStore
     if left_out:
         words = (f"{name} {number:,}" for name, number in left_out.items())
         more += f"; left out: {', '.join(words)}"
-    say(f"{split}: {len(store):,} rows{more}")
     languages = corpus.source_language, corpus.target_language
     for side, language in zip(unknown, languages, strict=True):
         side.tell(lambda message, of=language: say(f"{split}, {of}: {message}"))
+    say(f"{split}: {len(store):,} rows{more}")
     return store
 
 

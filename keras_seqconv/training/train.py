@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import numpy as np
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.devices import Devices, find_devices
@@ -207,7 +206,7 @@ def _tell_of_limits(text: Text, say) -> None:
     if recipe.search is not None:
         sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))
         limits, _ = recipe.search.length_limits(sources, int(sources.max()))
-        if long := int((targets - 1 > np.asarray(limits)).sum()):
+        if long := int((targets - 1 > limits).sum()):
             say(
                 f"{long:,} of {len(targets):,} training targets have more tokens than "
                 f"a translation may have, {recipe.search.max_length} "

@@ -251,18 +251,27 @@ class UnknownTokens:
         self._examples = collections.Counter()
 
     def add(self, ids: list[int], text: str) -> None:
-        """Counts the ids of a text, which have no end and may be cut."""
-        unknown = ids.count(self.tokenizer.unk_id)
+        """Counts the ids of a text, which may be cut."""
         self.tokens += len(ids)
-        if not unknown:
-            return
-        self.unknown += unknown
+        if self.tokenizer.unk_id in ids:
+            self._add_unknown(ids, text)
+
+    def _add_unknown(self, ids: list[int], text: str) -> None:
+        unk_id = self.tokenizer.unk_id
+        self.unknown += ids.count(unk_id)
         self.texts += 1
         if self.texts <= _MOST_WITH_EXAMPLES:
             pairs = zip(self.tokenizer.split(text), ids, strict=False)
-            self._examples.update(
-                token for token, i in pairs if i == self.tokenizer.unk_id
-            )
+            self._examples.update(token for token, i in pairs if i == unk_id)
+
+    def count(self, rows: list[list[int]], texts: list[str]) -> "UnknownTokens":
+        """Counts the ids of texts, but for the end of each."""
+        unk_id = self.tokenizer.unk_id
+        for ids, text in zip(rows, texts, strict=True):
+            if unk_id in ids:
+                self._add_unknown(ids, text)
+        self.tokens += sum(map(len, rows)) - len(rows)
+        return self
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
         """The ids of texts, as their tokenizer gives them, counted."""
@@ -273,12 +282,6 @@ class UnknownTokens:
         """The same of running text."""
         self.count(rows := self.tokenizer.tokenize_lines(texts), texts)
         return rows
-
-    def count(self, rows: list[list[int]], texts: list[str]) -> "UnknownTokens":
-        """Counts the ids of texts, with or without the end."""
-        for ids, text in zip(rows, texts, strict=True):
-            self.add(ids[:-1] if ids[-1:] == [self.tokenizer.end_id] else ids, text)
-        return self
 
     def tell(self, show: Callable = warnings.warn, **options) -> None:
         """Calls `show(message, **options)` if a token is unknown."""

@@ -475,9 +475,10 @@ class LanguageGenerator(TextModel):
     def _prefixes(self, prompts, options) -> list[list[int]]:
         """Ids of the prompts; a warning says how many are unknown."""
         texts = self._texts("prompts", prompts)
-        prefixes = [ids[:-1] for ids in self.tokenizer.tokenize(texts)]
+        unknown = UnknownTokens(self.tokenizer)
+        prefixes = [ids[:-1] for ids in unknown.tokenize(texts)]
         check_lengths("prompts", prefixes, self._most(options))
-        UnknownTokens(self.tokenizer).count(prefixes, texts).tell(stacklevel=4)
+        unknown.tell(stacklevel=4)
         return prefixes
 
     def _most(self, options) -> int:

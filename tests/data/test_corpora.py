@@ -224,7 +224,7 @@ def test_a_part_is_held_out_for_validation(tmp_path):
         hold_out(corpus, 0.9)
     few = hold_out(corpus, 1e-9)
     assert len(rows_of(few)) == 5000
-    with pytest.raises(ValueError, match="`validation_share` must leave a row"):
+    with pytest.raises(ValueError, match="`validation_share` must leave a row for"):
         rows_of(few, "validation")
     with pytest.raises(ValueError, match="`validation_share` must not be given"):
         hold_out(held, 0.2)

@@ -41,7 +41,7 @@ def test_program(server, translator, monkeypatch, capsys, protocol):
     lines += ["the ж ж1"]
 
     tokenizer = translator.source_tokenizer
-    unknown = UnknownTokens().add((ids[:-1] for ids in tokenizer.tokenize(lines)), 3)
+    unknown = UnknownTokens(tokenizer).count(tokenizer.tokenize(lines), lines)
     assert unknown.texts == 1
     messages = []
     unknown.tell(messages.append)

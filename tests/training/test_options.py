@@ -172,7 +172,13 @@ def test_values_of_the_recipe_reach_optimizer_and_loss():
 
 def test_another_schedule_and_optimizer():
     found = resolve_recipe(
-        options(schedule="cosine", optimizer="nag", max_updates=5000, momentum=0.9)
+        options(
+            schedule="cosine",
+            optimizer="nag",
+            max_updates=5000,
+            momentum=0.9,
+            learning_rate=3.5e-3,
+        )  # fmt: skip
     )
     assert found.optimizer == NagOptions(momentum=0.9)
     # The period is what follows the warm-up.
@@ -182,6 +188,19 @@ def test_another_schedule_and_optimizer():
     schedule = make_optimizer(found).inner_optimizer._learning_rate
     assert float(schedule(2000)) == pytest.approx(3.5e-3)
     assert float(schedule(3500)) == pytest.approx(1.75e-3, rel=1e-3)
+
+
+def test_another_optimizer_needs_a_rate_of_its_own():
+    for changes, rate, kinds in (
+        ({"optimizer": "nag"}, "0.0035", ("adam", "nag")),
+        ({"optimizer": "muon", "preset": "conv_s2s_multi30k"}, "1", ("nag", "muon")),
+    ):
+        words = f"`learning_rate` must .* '{kinds[1]}'.* {rate}, is for '{kinds[0]}'"
+        with pytest.raises(ValueError, match=words):
+            resolve_recipe(options(**changes))
+        recipe = resolve_recipe(options(**changes, learning_rate=0.01))
+        assert recipe.schedule.learning_rate == 0.01
+    assert resolve_recipe(options(optimizer="muon")).optimizer.name == "muon"
 
 
 def test_muon_computes_in_the_dtype_of_the_model():
