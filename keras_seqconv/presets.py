@@ -491,6 +491,7 @@ QUICKSTART = Recipe(
 # a step, so the first ended hypotheses may come before a better one ends.
 _OF_SYMBOLS = BeamOptions(length_penalty=0.0, stopping="optimal")
 G2P = Recipe(
+    optimizer=MuonOptions(),
     schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
     tokens_per_batch=2048,
     max_updates=22_000,
