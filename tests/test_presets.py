@@ -134,7 +134,7 @@ def test_command_line(capsys):
     assert capsys.readouterr().out == describe("conv_lm") + "\n"
     for wrong, words in [
         ("dynamic_conv_iwslt", "Did you mean dynamic_conv_iwslt_de_en"),
-        ("zzz", "lists. Received: name='zzz'"),
+        ("zzz", "describes. Received: name='zzz'"),
     ]:
         assert main(["presets", wrong]) == 2
         assert words in capsys.readouterr().err
