@@ -87,5 +87,5 @@ def test_a_stream_has_one_prompt(generator):
 
 def test_unknown_tokens_of_prompts_are_told(generator):
     for call, options in ((generator.generate, {}), (generator.sample, DRAWN)):
-        with pytest.warns(UserWarning, match="^1 of 3 input .* unknown tokens: 1$"):
+        with pytest.warns(UserWarning, match="^1 of 3 .* tokens: 1; unknown: 'odd'$"):
             call(["w1 odd", "", "w2"], **options)
