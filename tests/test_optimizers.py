@@ -207,6 +207,36 @@ def test_muon_of_sums_over_micro_batches(precision):
     assert np.abs(weights[0] - 0.95**3).mean() > 0.01
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "is_matrix"),
+    (
+        ("kernel", (1024, 4096), True),  # the widest of the presets
+        ("kernel", (3, 2048, 4096), True),
+        ("query_kernel", (1024, 16, 64), True),
+        ("kernel", (32, 256), True),
+        ("kernel", (31, 64), False),
+        ("kernel", (32, 257), False),
+        ("kernel", (1024, 32768), False),  # a vocabulary
+        ("kernel", (1024, 31), False),  # taps of each channel
+        ("embeddings", (64, 64), False),
+        ("query_bias", (64, 64), False),
+        ("kernel", (64,), False),
+    ),
+)
+def test_matrices_of_muon(name, shape, is_matrix):
+    optimizer = Muon()
+    variable = keras.Variable(np.zeros(shape, "float16"), name=name, dtype="float16")
+    optimizer.build([variable])
+    assert len(optimizer.variables) == (3 if is_matrix else 4)  # with step and rate
+
+
+def test_wrong_arguments_of_muon():
+    with pytest.raises(ValueError, match="`compute_dtype` must be one of .*'int8'"):
+        Muon(compute_dtype="int8")
+    with pytest.raises(ValueError, match="`momentum` must be .*1.0"):
+        Muon(momentum=1.0)
+
+
 def test_muon_updates_matrices_and_adam_the_rest():
     """Attention and convolutions too; no embeddings, outputs, kernels of taps."""
     model = models.EncoderDecoder(

@@ -138,3 +138,12 @@ def test_command_line(capsys):
     ]:
         assert main(["presets", wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_scores_of_symbols_are_log_probabilities_of_the_best_outputs():
+    """Whatever the length, and though a step's best candidates are often ends."""
+    searches = [x.recipe.search for x in PRESETS.values() if x.task.metric == "exact"]
+    assert len(searches) == 4
+    for search in searches:
+        assert (search.length_penalty, search.stopping) == (0, "optimal")
+        assert search.max_length >= 200

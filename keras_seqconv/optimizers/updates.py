@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_seqconv.optimizers.token_normalized import dense
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import check_rate
+from keras_seqconv.support.arguments import check_choice, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -74,8 +74,12 @@ class Muon(AdamW):
         momentum: from 0, less than 1.
         beta_1, beta_2, epsilon: of `AdamW`.
         weight_decay: decay of all weights, decoupled from the gradient.
-        compute_dtype: dtype of the products in `orthogonal`.
+        compute_dtype: dtype of the products in `orthogonal`: "float32", "bfloat16",
+            "float16" or "float64".
         **kwargs: other arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: `momentum` or `compute_dtype` breaks its rule.
     """
 
     def __init__(
@@ -94,7 +98,8 @@ class Muon(AdamW):
             learning_rate, weight_decay=weight_decay, amsgrad=False, **betas, **kwargs
         )
         self.momentum = check_rate("momentum", momentum)
-        self.compute_dtype = compute_dtype
+        dtypes = ("float32", "bfloat16", "float16", "float64")
+        self.compute_dtype = check_choice("compute_dtype", compute_dtype, dtypes)
 
     def build(self, variables):
         if self.built:

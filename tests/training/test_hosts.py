@@ -216,7 +216,7 @@ def test_a_signal_ends_all_while_text_is_prepared(corpus, tmp_path):
     "different, words",
     [
         ({"learning_rate": 0.5}, "--learning-rate is 0.5 on host 1 and 0.01 on host 0"),
-        ({"dataset": "other"}, "host 1: --dataset must hold what it held when"),
+        ({"dataset": "other"}, "host 1: --dataset and vocabularies must hold what"),
     ],
 )
 def test_a_host_that_is_different_is_named(corpus, tmp_path, different, words):

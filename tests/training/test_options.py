@@ -361,6 +361,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path):
         ("{", "run.json"),
         ("[]", "run.json"),
         ({"format_version": 9}, "run.json"),
+        ({"vocabularies": []}, "run.json"),
         ({"options": {**BASE, "r_drop": 1.0}}, "unexpected keyword argument 'r_drop'"),
         ({"recipe": {"r_drop": 1.0}}, "Recipe got an unexpected keyword argument"),
         (

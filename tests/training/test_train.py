@@ -24,7 +24,7 @@ from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import TrainingOptions, average_run, train
 from keras_seqconv.training import finish as finishing
-from keras_seqconv.training.finish import _average_or_best
+from keras_seqconv.training.finish import _average_or_best, translator_of
 from keras_seqconv.training.recipe import make_model, resolve_recipe, warm_start
 from keras_seqconv.training.run import Run, read_run, sole_run
 from keras_seqconv.training.text import _store, open_corpus_of, read_tokenizers
@@ -385,6 +385,16 @@ def test_the_model_is_the_average_where_it_is_asked_for_or_better(
     translator = SimpleNamespace(model=None, trained={"checkpoints": "the average"})
     assert re.search(words, _average_or_best(run, text, translator))
     assert translator.trained == {"checkpoints": "the average"}
+
+
+def test_notes_say_how_the_data_set_is_read(finished):
+    """Which `evaluate` does as the training did."""
+    run, recipe = read_run(finished[1])
+    run.options = dataclasses.replace(run.options, tsv_header=False, variant="lc")
+    loaded = ks.load(finished[1])
+    pair = tuple(loaded.tokenizers.values())
+    notes = translator_of(run, recipe, loaded.model, pair).trained
+    assert notes["tsv_header"] is False and notes["variant"] == "lc"
 
 
 def test_a_changed_corpus_is_not_resumed(copied):
