@@ -40,28 +40,23 @@ def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
-def share_cores(workers: int) -> bool:
+def share_cores(workers: int) -> None:
     """Gives each operation of TensorFlow the part of the cores that one worker has.
 
     By default every operation of every thread may use all cores, and parallel threads
-    then spend their time on waking each other.
+    then spend their time on waking each other. Nothing is set for one worker, on other
+    backends, where the environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow
+    already runs.
 
     Args:
         workers: threads that run TensorFlow in parallel.
-
-    Returns:
-        Whether it was set: False for one worker, on other backends, where the
-        environment sets TF_NUM_INTRAOP_THREADS, and where TensorFlow already runs.
     """
     is_set = "TF_NUM_INTRAOP_THREADS" in os.environ
     if workers == 1 or is_set or not _on_tensorflow():
-        return False
+        return
     threads = max(1, available_cores() // workers)
-    try:
+    with contextlib.suppress(RuntimeError):  # TensorFlow runs
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-    except RuntimeError:
-        return False
-    return True
 
 
 def keep_freed_memory(arenas: int = 1) -> bool:

@@ -1,6 +1,7 @@
 """`keras-seqconv plot`: pictures of training runs and of what models do."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -118,8 +119,8 @@ def _curves(options):
 
 
 def _log(run: str) -> Path:
-    path = Path(run)
-    path = path / "log.jsonl" if path.is_dir() else path.absolute()
+    path = Path(os.path.abspath(run))  # whose folder has a name
+    path = path / "log.jsonl" if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `train` writes it.")
     return path

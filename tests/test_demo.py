@@ -210,6 +210,14 @@ def test_a_translation_with_its_scores_and_pictures(serve, folders):
             assert all(score in shown.text for score in scores)
 
 
+def test_a_text_without_a_token_has_a_row_without_tokens():
+    (nothing,) = ks.Translator(
+        encoder_decoder(), TOKENIZER, TOKENIZER
+    ).translate_n_best([""], 1)
+    shown = demo.table(nothing)
+    assert "0.000" in shown and "log-probability" not in shown
+
+
 def test_pictures_have_whole_labels(rows=15, columns=1):
     """As Gradio saves them: no ink at the edges."""
     image = pytest.importorskip("matplotlib.image", reason="needs the extra plot")

@@ -147,7 +147,7 @@ class RateCallback(TrainingCallback):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         if self.rate is None:
-            self.rate = self.learning_rate
+            self.rate = self.learning_rate or rate_of(self.model)
         self._warming_up = self.warmup_steps > 0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -234,11 +234,6 @@ class ReduceOnPlateau(RateCallback):
     def __post_init__(self):
         super().__post_init__()
         self.mode = checkpoints.direction(self.monitor, self.mode)
-
-    def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
-        if self.rate is None:
-            self.rate = rate_of(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
         counts = self.epoch_complete and not self._warming_up

@@ -44,13 +44,11 @@ class Checkpoints(TrainingCallback):
         keep_best: number of best checkpoints to keep.
         monitor: key of the logs whose value ranks checkpoints.
         mode: "min", "max" or "auto", see `checkpoints.direction`.
-        recipe: JSON value, written to each checkpoint.
 
     The state in a checkpoint: `update`, `position` (batches since the start of
     training), `epoch` (from 0, in which training continues), `epoch_end` (whether an
     epoch is complete), `metrics` (the logs of the epoch), `running_metrics` (sums of an
-    epoch that is not complete), `callbacks` (their states), `stream` (its state),
-    `recipe`.
+    epoch that is not complete), `callbacks` (their states), `stream` (its state).
 
     Attributes, which `fit_stream` sets: `callbacks`, whose states are kept if they have
     `get_state` and `set_state`; `stream`, whose state is kept if it has these methods.
@@ -61,7 +59,6 @@ class Checkpoints(TrainingCallback):
     keep_best: int = option(1, ge=0)
     monitor: str = "val_nll"
     mode: str = "auto"
-    recipe: dict | None = None
     state_names = ("position", "epoch")
     epoch = 0
 
@@ -128,7 +125,6 @@ class Checkpoints(TrainingCallback):
             "epoch_end": epoch_end,
             "metrics": floats(logs),
             "callbacks": callback_states,
-            "recipe": self.recipe,
         }
         if hasattr(self.stream, "get_state"):
             state["stream"] = self.stream.get_state()

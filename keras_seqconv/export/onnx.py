@@ -61,7 +61,8 @@ import numpy as np
 
 from keras_seqconv.decoding.options import BeamOptions
 from keras_seqconv.evaluation import inspection
-from keras_seqconv.models.onnx_graphs import SPECIAL, converted, write_graphs
+from keras_seqconv.models.configuration import SPECIAL_IDS
+from keras_seqconv.models.onnx_graphs import converted, write_graphs
 from keras_seqconv.runtime.graph_files import quantize_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from keras_seqconv.support import require, require_tensorflow, tf
@@ -190,7 +191,7 @@ def _write_search(translator, options, folder: Path, quantize, **more) -> None:
         tokenizer.save(folder / folders[side])
     settings = {
         "search": dataclasses.asdict(options),
-        "special_ids": {n: getattr(model, f"{n}_id") for n in SPECIAL},
+        "special_ids": {n: getattr(model, f"{n}_id") for n in SPECIAL_IDS},
         "max_source_length": translator.max_source_length,
         "languages": [translator.source_language, translator.target_language],
         "tokenizers": folders,

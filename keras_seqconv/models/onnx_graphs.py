@@ -7,12 +7,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_seqconv.models.configuration import folded
+from keras_seqconv.models.configuration import SPECIAL_IDS, folded
 from keras_seqconv.models.onnx_rewriting import tidied
 from keras_seqconv.runtime.graph_files import OPSET, write_graph_files
 from keras_seqconv.support import onnx, onnxruntime, require, require_tensorflow, tf
-
-SPECIAL = ("pad", "start", "end", "unk")
 
 
 def write_graphs(
@@ -49,7 +47,7 @@ def write_graphs(
 def _notes(model) -> dict:
     return {
         "has_source": model.has_source,
-        "special_ids": {name: getattr(model, f"{name}_id") for name in SPECIAL},
+        "special_ids": {name: getattr(model, f"{name}_id") for name in SPECIAL_IDS},
         "target_vocabulary_size": model.target_vocabulary_size,
         "source_vocabulary_size": model.source_vocabulary_size,
         "max_source_length": model.max_source_length,

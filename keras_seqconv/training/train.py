@@ -250,6 +250,5 @@ def _callbacks(run: Run, text: Text, validation, model) -> list:
     keep_best = recipe.average if recipe.average_kind == "best" else 1
     keep_last = max(options.keep, recipe.average)
     keep = {"keep_last": keep_last, "keep_best": keep_best, **best}
-    notes = dataclasses.asdict(recipe)
-    made.append(callbacks.Checkpoints(run.checkpoints, **keep, recipe=notes))
+    made.append(callbacks.Checkpoints(run.checkpoints, **keep))
     return made

@@ -40,7 +40,6 @@ from keras_seqconv.tokenizers import load_tokenizer
 from keras_seqconv.version import __version__
 
 FORMAT_VERSION = 1
-CLASSES = ("EncoderDecoder", "ConvS2S", "LanguageModel", "ConvLanguageModel")
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 SOURCE, TARGET = "source_tokenizer", "target_tokenizer"
 GRAPHS, _NOTES = "onnx", "graphs.json"
@@ -129,9 +128,9 @@ def write(
     check_writable(directory, overwrite)
     model = text_model.model
     name = type(model).__name__
-    if name not in CLASSES or getattr(models, name) is not type(model):
+    if models.CLASSES.get(name) is not type(model):
         raise ValueError(
-            f"`model` must be of one of the classes {[*CLASSES]} to be saved. "
+            f"`model` must be of one of the classes {[*models.CLASSES]} to be saved. "
             f"Received: {name}"
         )
     arguments = model.get_config()
@@ -314,14 +313,14 @@ def _read_model(folder: Path, config: dict, dtype):
         elements, arrays = _check_arrays(weights)
     with naming_file(path, "describes no model"):
         name, arguments = config["model"]["class"], config["model"]["config"]
-        if name not in CLASSES:
-            raise ValueError(f"the class must be one of {[*CLASSES]}, not {name!r}")
+        if name not in (classes := models.CLASSES):
+            raise ValueError(f"the class must be one of {[*classes]}, not {name!r}")
         _refuse_objects(arguments)
         if dtype is not None:
             arguments = {**arguments, "dtype": dtype}
         # A number takes half a byte or more, and is made as a float before.
         with at_most(2 * elements, arrays):
-            model = getattr(models, name).from_config(arguments)
+            model = classes[name].from_config(arguments)
         if config["folded"]:
             model.fold()
     expected = config.get("weights_sha256")

@@ -71,7 +71,7 @@ class TextModel:
             check_positive_integer("parallel_batches", parallel_batches)
         self.parallel_batches = parallel_batches
         search = search.changes() if isinstance(search, BeamOptions) else search or {}
-        self.search = BeamOptions.from_names(dict(**search, **_OF_A_CALL))
+        self.search = BeamOptions.from_names(_with_fixed(search, _OF_A_CALL))
         specials = ("pad_id", "start_id", "end_id", "unk_id")
         expected = [(special, getattr(model, special)) for special in specials]
         for side, tokenizer in tokenizers.items():
@@ -111,7 +111,7 @@ class TextModel:
         defaults = {
             name: getattr(self.search, name) for name in names & {*vars(self.search)}
         }
-        options = cls.from_names({**defaults, **dict(**search, **fixed)})
+        options = cls.from_names({**defaults, **_with_fixed(search, fixed)})
         if cls is BeamOptions:  # a number, for cards and files of exports
             options = dataclasses.replace(options, num_hypotheses=options.num_results)
         for tokenizer in [*self.tokenizers.values()][-1:]:
@@ -238,6 +238,17 @@ class TextModel:
         return scores
 
 
+def _with_fixed(search: Mapping, fixed: dict) -> dict:
+    """The options of a search by name, and those that it may not have."""
+    if given := [name for name in fixed if name in search]:
+        name = given[0]
+        raise ValueError(
+            f"`{name}` must not be among the options of a search here: each call sets "
+            f"it. Received: {name}={search[name]!r}"
+        )
+    return {**search, **fixed}
+
+
 class UnknownTokens:
     """Counts unknown tokens, all tokens, and texts with an unknown one.
 
@@ -250,27 +261,18 @@ class UnknownTokens:
         self.unknown = self.tokens = self.texts = 0
         self._examples = collections.Counter()
 
-    def add(self, ids: list[int], text: str) -> None:
-        """Counts the ids of a text, which may be cut."""
-        self.tokens += len(ids)
-        if self.tokenizer.unk_id in ids:
-            self._add_unknown(ids, text)
-
-    def _add_unknown(self, ids: list[int], text: str) -> None:
-        unk_id = self.tokenizer.unk_id
-        self.unknown += ids.count(unk_id)
-        self.texts += 1
-        if self.texts <= _MOST_WITH_EXAMPLES:
-            pairs = zip(self.tokenizer.split(text), ids, strict=False)
-            self._examples.update(token for token, i in pairs if i == unk_id)
-
     def count(self, rows: list[list[int]], texts: list[str]) -> "UnknownTokens":
-        """Counts the ids of texts, but for the end of each."""
+        """Counts the ids of texts, which may be cut, but for the end of each."""
         unk_id = self.tokenizer.unk_id
-        for ids, text in zip(rows, texts, strict=True):
-            if unk_id in ids:
-                self._add_unknown(ids, text)
         self.tokens += sum(map(len, rows)) - len(rows)
+        for ids, text in zip(rows, texts, strict=True):
+            if unk_id not in ids:
+                continue
+            self.unknown += ids.count(unk_id)
+            self.texts += 1
+            if self.texts <= _MOST_WITH_EXAMPLES:
+                pairs = zip(self.tokenizer.split(text), ids, strict=False)
+                self._examples.update(token for token, i in pairs if i == unk_id)
         return self
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:

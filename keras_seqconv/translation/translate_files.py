@@ -186,7 +186,7 @@ class _Run:
             if cut:
                 report.cut += 1
                 report.first_cut = min(number, report.first_cut or number)
-            self.unknown.add(ids, text)
+            self.unknown.count([ids], [text])
             self.position += _bytes(text)
             self.shown.update(self.status)
         return records

@@ -196,7 +196,7 @@ class Translator(TextModel):
         unknown = UnknownTokens(self.source_tokenizer)
         for index, best, ids, was_cut in self.each_n_best(texts, options):
             results[index] = best
-            unknown.add(ids, texts[index])
+            unknown.count([ids], [texts[index]])
             if was_cut:
                 cut.append(index)
         self._warn(unknown, cut, texts)
@@ -244,8 +244,8 @@ class Translator(TextModel):
         `first` is the number of the first text, for the draws of `SampleOptions`.
 
         Yields:
-            The position of a text in `texts`, its translations, the ids that were read
-            (no end), and whether the model's limit cut it. There is no warning.
+            The position of a text in `texts`, its translations, the ids of the text
+            with their end, and whether the model's limit cut it. There is no warning.
         """
         sources, cut = self.source_ids(texts)
         lengths = [
@@ -254,7 +254,7 @@ class Translator(TextModel):
         ]
         for index, length in enumerate(lengths):
             if not length:
-                yield index, [Translation("", 0.0)], [], False
+                yield index, [Translation("", 0.0)], [self.model.end_id], False
 
         seeds = None
         if isinstance(options.search, SampleOptions):
@@ -269,7 +269,7 @@ class Translator(TextModel):
                     words = self.source_tokenizer.split(texts[index])
                     words = words[: lengths[index] - 1]
                     best = [self._without_unknowns(x, words, options) for x in best]
-                yield index, best, sources[index][:-1], index in cut
+                yield index, best, sources[index], index in cut
 
     def score(
         self, texts: Iterable[str], translations: Iterable[str], **options

@@ -71,6 +71,16 @@ def test_pictures(folder, tmp_path, capsys):
         drawn(capsys, tmp_path / "e.png", "confusion", *texts, "--unit", unit)
 
 
+def test_runs_by_relative_paths_have_names(folder, tmp_path, capsys, monkeypatch):
+    drawn_runs, original = [], plots.learning_curves
+    monkeypatch.setattr(
+        plots, "learning_curves", lambda runs: drawn_runs.extend(runs) or original(runs)
+    )
+    monkeypatch.chdir(folder / "two")
+    drawn(capsys, tmp_path / "a.png", "curves", ".", "../one")
+    assert drawn_runs == ["two", "one"]
+
+
 def test_attention(folder, tmp_path, capsys, monkeypatch):
     drawn_arrays, original = [], plots.attention
 
