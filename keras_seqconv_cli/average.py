@@ -23,9 +23,11 @@ class _Kinds(Options):
 class _Flags(Options):
     up_to: int | None = option(None, "no checkpoint after update N", ge=1)
     output: str | None = option(
-        None, "model directory to write (default RUN/model)", metavar="DIR"
+        None,
+        "model directory to write (default RUN/model, which is replaced)",
+        metavar="DIR",
     )
-    overwrite: bool = option(False, "replace a model directory")
+    overwrite: bool = option(False, "replace the model directory of --output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

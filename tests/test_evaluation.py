@@ -165,7 +165,8 @@ def test_an_empty_further_reference_is_none():
     for one, metric in zip(found, metrics.values(), strict=False):
         known = metric().corpus_score(texts, [first, [None, second]])
         assert one.value == known.score
-    for metric, one in zip(COMPARABLE, found, strict=False):  # rouge is last
+    found = [one for one in found if not one.name.startswith("ROUGE")]
+    for metric, one in zip(COMPARABLE, found, strict=True):
         compared = paired_bootstrap(texts, texts, several, metric, num_samples=1)
         assert compared.score == pytest.approx(one.value)
 
@@ -200,9 +201,12 @@ def test_bootstrap_finds_the_difference():
         assert found.score == pytest.approx(expected.value)
         (expected,) = scores(other, references, [metric])
         assert found.other_score == pytest.approx(expected.value)
-        assert (found.score < found.other_score) == (metric == "ter")
-        assert abs(found.mean - found.score) < found.half_width < 9
-        assert found.p_value < 0.1
+        less_is_better = metric in ("ter", "wer", "cer")
+        assert (found.score < found.other_score) == less_is_better
+        # Few of the sentences are right as a whole.
+        most, p_value = (12, 0.2) if metric == "exact" else (9, 0.1)
+        assert abs(found.mean - found.score) < found.half_width < most
+        assert found.p_value < p_value
         swapped = paired_bootstrap(other, one, references, metric, num_samples=100)
         assert (swapped.mean, swapped.other_half_width) == pytest.approx(
             (found.other_mean, found.half_width)

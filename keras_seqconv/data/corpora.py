@@ -147,7 +147,8 @@ def open_corpus(
               models.
             - a folder in the layout of tfds' TranslateFolder: `de.train.txt`, ...
             - a folder with `train.tsv`, ..., or one such file: the first column is the
-              source, the second the target. A warning names further columns, which are
+              source, the second the target; with a header that has both languages, the
+              columns of these names. A warning names further columns, which are
               ignored, and quotes around cells, which are text.
             - any other text file: the `train` split of a language model.
             - a name of TensorFlow Datasets, such as "wmt14_translate/de-en" or
@@ -367,7 +368,7 @@ def _open_files(name, path, order, chosen, default, variant, skip, header) -> Co
             )
         for paths in splits[split]:
             if with_columns:
-                rows = read_tsv(*paths, {source, target}, header)
+                rows = read_tsv(*paths, (source, target), header)
             else:
                 rows = read_parallel(paths, skip, counts)
             yield from checked_rows(rows, skip, source is None, counts)

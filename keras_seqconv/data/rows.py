@@ -24,7 +24,7 @@ _PROBLEMS = {
     "empty": "has no text",
     "invalid_utf8": "is not valid UTF-8",
     "nul": "holds a NUL character",
-    "no_tab": "has no tab between source and target",
+    "no_tab": "is missing (no tab before it)",
 }
 _NO_TAB = "\ud800"  # of a line without one: no file holds it
 # Words of a cell that names a column, beside the two languages.
@@ -61,15 +61,16 @@ def checked_rows(
             for row, text in enumerate(texts):
                 empty = not keep_empty and not text.strip()
                 problem = _problem(text) or ("empty" if empty else None)
-                if problem is not None and not skip:
-                    raise ValueError(
-                        f"{name} {numbers[row]:,}, {_PROBLEMS[problem]}. Correct it, "
-                        "or leave out such rows (`on_error`='skip', --skip-bad-lines)."
-                    )
                 if problem is not None:
-                    bad.setdefault(row, problem)
+                    bad.setdefault(row, (problem, name))
+        if bad and not skip:
+            problem, name = bad[min(bad)]
+            raise ValueError(
+                f"{name} {numbers[min(bad)]:,}, {_PROBLEMS[problem]}. Correct it, "
+                "or leave out such rows (`on_error`='skip', --skip-bad-lines)."
+            )
         if bad:
-            counts.update(bad.values())
+            counts.update(problem for problem, _ in bad.values())
             columns = [
                 [text for row, text in enumerate(texts) if row not in bad]
                 for texts in columns
@@ -92,10 +93,15 @@ def _problem(text: str) -> str | None:
 # --- Text files ---
 
 
-def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[tuple]:
-    """The rows of the first two columns of a file, for `checked_rows`."""
-    quoted, third = 0, ""
-    for (lines,), names, numbers in read_parallel([path], False, collections.Counter()):
+def read_tsv(
+    path: Path, languages: tuple[str, str], header: bool | None
+) -> Iterator[tuple]:
+    """The rows of source and target in a file, for `checked_rows`.
+
+    They are the first two columns, or those that the header names by their languages.
+    """
+    quoted, third, sides = 0, "", (0, 1)
+    for (lines,), _, numbers in read_parallel([path], False, collections.Counter()):
         rows = [line.split("\t") if "\t" in line else [line, _NO_TAB] for line in lines]
         if numbers[0] == 1:
             if header is None and _names_columns(rows[0][:2], languages):
@@ -103,14 +109,21 @@ def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[t
                     f"`tsv_header` must say whether line 1 of {path} names the columns "
                     f"(true) or is text (false). Received: {' | '.join(rows[0])}"
                 )
+            if header and {*languages} <= {*rows[0]}:
+                sides = tuple(map(rows[0].index, languages))
             rows, numbers = rows[bool(header) :], numbers[bool(header) :]
-        texts = [[row[side] for row in rows] for side in (0, 1)]
+        texts = [
+            [row[side] if side < len(row) else _NO_TAB for row in rows]
+            for side in sides
+        ]
         quoted += sum(
             len(text) > 1 and text[0] == '"' == text[-1]
             for text in itertools.chain(*texts)
         )
-        third = third or next((row[2] for row in rows if len(row) > 2), "")
-        yield texts, names * 2, numbers
+        if sides == (0, 1):
+            third = third or next((row[2] for row in rows if len(row) > 2), "")
+        names = [f"{path}, column {side + 1}, line" for side in sides]
+        yield texts, names, numbers
     for occurs, problem in (
         (quoted, f"{quoted:,} cells stand in quotes, which are read as text."),
         (third, f"columns from the third on are left out, such as {third[:60]!r}."),
@@ -119,10 +132,12 @@ def read_tsv(path: Path, languages: set[str], header: bool | None) -> Iterator[t
             warnings.warn(f"{path}: {problem}", stacklevel=2)
 
 
-def _names_columns(cells: list[str], languages: set[str]) -> bool:
+def _names_columns(cells: list[str], languages: tuple[str, str]) -> bool:
+    """Whether each cell has a word for a column, or one is the name of its language."""
     names = _COLUMNS | {language.lower() for language in languages}
-    cells = [set(re.split(r"[\W_]+", cell.lower().strip('"'))) for cell in cells]
-    return all(cell & names and len(cell) <= 3 for cell in cells)
+    words = [set(re.split(r"[\W_]+", cell.lower().strip('"'))) for cell in cells]
+    named = all(cell & names and len(cell) <= 3 for cell in words)
+    return named or not {*cells}.isdisjoint(languages)
 
 
 def read_parallel(

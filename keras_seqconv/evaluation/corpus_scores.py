@@ -15,7 +15,9 @@ from keras_seqconv.evaluation.error_rates import (
     References,
     columns_of,
     error_rate,
+    errors_by_text,
     exact_match,
+    matches,
 )
 from keras_seqconv.support import require
 from keras_seqconv.support.arguments import check_choice, check_integer
@@ -31,10 +33,10 @@ _SACREBLEU = {
 }
 _ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 _UNITS = {"wer": "words", "cer": "characters"}
-COMPARABLE = tuple(_SACREBLEU)
 # Of texts that are symbols, such as pronunciations.
-OF_SYMBOLS = ("exact", "wer", "cer")
-METRICS = (*_SACREBLEU, "rouge", "exact", *_UNITS)
+OF_SYMBOLS = ("exact", *_UNITS)
+COMPARABLE = (*_SACREBLEU, *OF_SYMBOLS)
+METRICS = (*_SACREBLEU, "rouge", *OF_SYMBOLS)
 # Languages without spaces between words, and those that sacreBLEU has no tokenizer for.
 _WITHOUT_TOKENIZER = {"bo", "dz", "km", "lo", "my", "th"}
 _WITHOUT_SPACES = {*_WITHOUT_TOKENIZER, "ja", "zh"}
@@ -164,7 +166,7 @@ def scores(
         if name == "rouge":
             results += _rouge(texts, columns, sentence_separator)
             continue
-        if name == "exact" or name in _UNITS:
+        if name in OF_SYMBOLS:
             results.append(_error_score(name, texts, columns, lowercase))
             continue
         metric = metric_of(name, tokenize, lowercase, target_language)
@@ -220,11 +222,7 @@ def _number_of(references) -> str:
 
 def _error_score(name: str, texts, references, lowercase: bool) -> Score:
     signature = f"{_number_of(references)}|case:{'lc' if lowercase else 'mixed'}"
-    if lowercase:
-        texts, *references = [
-            [text and text.lower() for text in column]
-            for column in (texts, *references)
-        ]
+    texts, *references = _cased([texts, *references], lowercase)
     if name == "exact":
         value = exact_match(texts, references)
         line = f"exact match|{signature} = {value:.2f} of {len(texts):,} texts"
@@ -237,6 +235,39 @@ def _error_score(name: str, texts, references, lowercase: bool) -> Score:
         f"{rate.insertions:,} insertions, {rate.deletions:,} deletions)"
     )
     return Score(name.upper(), rate.percent, signature, line)
+
+
+def _cased(columns, lowercase: bool) -> list:
+    if not lowercase:
+        return columns
+    return [[text and text.lower() for text in column] for column in columns]
+
+
+class _OfSymbols:
+    """Exact match or an error rate for sacreBLEU's significance tests.
+
+    It has the methods of `sacrebleu.metrics.base.Metric` that these call. The
+    statistics of a text are the numerator and the denominator of its score.
+    """
+
+    def __init__(self, name: str, lowercase: bool):
+        self.name, self.lowercase = name, lowercase
+        self.base = require("sacrebleu.metrics.base", "mt")
+
+    def _extract_corpus_statistics(self, hypotheses, references):
+        texts, *columns = _cased([hypotheses, *references], self.lowercase)
+        if self.name == "exact":
+            return [(right, 1) for right in matches(texts, columns)]
+        return errors_by_text(texts, columns, _UNITS[self.name])
+
+    def _aggregate_and_compute(self, statistics):
+        return self._compute_score_from_stats(np.sum(statistics, axis=0))
+
+    def _compute_score_from_stats(self, sums):
+        return self.base.Score(self.name, 100 * sums[0] / max(1, sums[1]))
+
+    def get_signature(self):
+        return self.base.Signature({"num_refs": -1})  # any
 
 
 def bleu_by_length(
@@ -326,7 +357,7 @@ def paired_bootstrap(
     Args:
         hypotheses, others: texts of the two systems.
         references: see `scores`.
-        metric: one of `COMPARABLE`, the metrics of sacreBLEU.
+        metric: one of `COMPARABLE`, all but "rouge".
         num_samples: number of samples.
         tokenize, lowercase, target_language: see `scores`, also for errors.
     """
@@ -334,7 +365,10 @@ def paired_bootstrap(
     check_integer("num_samples", num_samples, 1)
     texts, *columns = _columns(hypotheses, references, metric)
     baseline, *_ = _columns(others, references, metric)
-    computed = metric_of(metric, tokenize, lowercase, target_language)
+    if metric in OF_SYMBOLS:
+        computed = _OfSymbols(metric, lowercase)
+    else:
+        computed = metric_of(metric, tokenize, lowercase, target_language)
     test = require("sacrebleu.significance", "mt").PairedTest(
         [("baseline", baseline), ("system", texts)],
         {metric: computed},
@@ -362,7 +396,7 @@ def metric_of(
     lowercase: bool = False,
     target_language: str | None = None,
 ):
-    """The object of sacreBLEU that computes one of `COMPARABLE`.
+    """The object of sacreBLEU that computes one of its metrics.
 
     ImportError if sacreBLEU, or a package of its tokenizer, is not installed.
     """

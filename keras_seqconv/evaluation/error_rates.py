@@ -86,13 +86,18 @@ def exact_match(hypotheses: Sequence[str], references: References) -> float:
     Args:
         hypotheses, references: as of `scores`, which also has the errors.
     """
+    right = matches(hypotheses, references)
+    return 100 * sum(right) / len(right)
+
+
+def matches(hypotheses: Sequence[str], references: References) -> list[bool]:
+    """Whether each text equals one of its references but for white space."""
     texts, *references = columns_of(hypotheses, references)
     rows = zip(texts, zip(*references, strict=True), strict=True)
-    right = [
+    return [
         text.split() in [other.split() for other in row if other is not None]
         for text, row in rows
     ]
-    return 100 * sum(right) / len(right)
 
 
 def error_rate(
@@ -111,6 +116,16 @@ def error_rate(
             counts[chunk.type] += _errors_in(chunk)
     kinds = ("substitute", "insert", "delete", "symbols")
     return ErrorRate(*(counts[kind] for kind in kinds))
+
+
+def errors_by_text(
+    hypotheses: Sequence[str], references: References, unit: str
+) -> list[tuple[int, int]]:
+    """Errors of each text, and symbols of its nearest reference."""
+    return [
+        (sum(map(_errors_in, chunks)), len(reference))
+        for reference, _, chunks in _nearest(hypotheses, references, unit)
+    ]
 
 
 def confusions(

@@ -169,19 +169,15 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         for name, value in vars(was).items()
         if name not in free and value != getattr(options, name)
     }
-    # It follows from `max_updates` where it is not given.
-    period = before.get("recipe", {}).get("schedule", {}).get("period")
-    now = getattr(recipe.schedule, "period", None)
-    derived = checkpoints.find(run.checkpoints) and options.period is None
-    if derived and None not in (period, now) and period != now:
-        changes["the period, which follows from `max_updates`,"] = period, now
-    different = [f"{n} was {old!r} and is {new!r}" for n, (old, new) in changes.items()]
-    if different:
-        if checkpoints.find(run.checkpoints):
-            raise ValueError(
-                f"{run.folder} holds a run with other options; give its own, or "
-                f"another `workdir`. Different are: {'; '.join(different)}"
-            )
+    if checkpoints.find(run.checkpoints):
+        # It follows from `max_updates` where it is not given.
+        schedule = before.get("recipe", {}).get("schedule", {})
+        periods = schedule.get("period"), getattr(recipe.schedule, "period", None)
+        changes.pop("period", None)
+        if None not in periods and periods[0] != periods[1]:
+            changes["period"] = periods
+        _refuse(run, changes)
+    elif changes:
         remove_text(run)
     _check_end(run, recipe)
     # For readers; nothing depends on it.
@@ -201,6 +197,25 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     before.setdefault("recipe", dataclasses.asdict(recipe))
     write_json(run.settings, {**before, **settings})
     return run
+
+
+def _refuse(run: Run, changes: dict[str, tuple]) -> None:
+    """ValueError if an option differs from that of the run's checkpoints."""
+    different = [
+        f"`{name}` was {'not given' if old is None else old} and is "
+        f"{'not given' if new is None else new}"
+        for name, (old, new) in changes.items()
+    ]
+    if "period" in changes:
+        different.append(
+            "the `period` of a cosine follows from `max_updates`; to train longer with "
+            f"a new one, begin a run with `initialize_from` {run.folder}"
+        )
+    if different:
+        raise ValueError(
+            f"{run.folder} holds a run with other options: give them as they were, or "
+            f"another `workdir`. Different: {'; '.join(different)}"
+        )
 
 
 def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import keras
 
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
+from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.devices import Devices, find_devices
 from keras_seqconv.presets import Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
@@ -30,6 +31,9 @@ from keras_seqconv.training.recipe import (
 from keras_seqconv.training.run import Run, start_run
 from keras_seqconv.training.text import Text, sentences_of
 from keras_seqconv.training_options import TrainingOptions
+
+# Passes over the training rows that are told, as more than any recipe has.
+_MANY_PASSES = 200
 
 
 class Result(NamedTuple):
@@ -127,7 +131,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     _check_positions(text, model)
-    _tell_of_limits(text, say)
+    _tell_of_limits(text, stream, say)
     # Fail early where the test set has a bad row or scoring lacks a package.
     language, corpus = run.languages[1], text.corpus
     has_test = "test" in corpus.splits
@@ -194,7 +198,7 @@ def _check_positions(text: Text, model) -> None:
                 )
 
 
-def _tell_of_limits(text: Text, say) -> None:
+def _tell_of_limits(text: Text, stream: BatchStream, say) -> None:
     """Says where the recipe's numbers do not fit the text or the length of training."""
     recipe, lengths = text.recipe, text.train.lengths
     schedule, last = recipe.schedule, recipe.max_updates
@@ -203,8 +207,21 @@ def _tell_of_limits(text: Text, say) -> None:
             f"The learning rate rises for {schedule.warmup_steps:,} updates "
             f"(--warmup-steps), and training ends after {last:,} (--max-updates)."
         )
+    updates = stream.batches_per_epoch() / recipe.gradient_accumulation_steps
+    if last is not None and last > _MANY_PASSES * updates:
+        say(
+            f"{last:,} updates (--max-updates) are {last / updates:,.0f} passes over "
+            f"the training rows, with {updates:,.0f} updates in each."
+        )
     if recipe.search is not None:
         sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))
+        tokenizer = text.tokenizers[1]
+        whole = tokenizer.kind == "words" and (targets == 2).all()  # and the end
+        if whole and 5 * tokenizer.vocabulary_size > len(targets):
+            say(
+                "Each target is one word, and the model can write no other words: "
+                "--target-tokenizer characters reads their letters."
+            )
         limits, _ = recipe.search.length_limits(sources, int(sources.max()))
         if long := int((targets - 1 > limits).sum()):
             say(

@@ -288,7 +288,9 @@ class UnknownTokens:
     def tell(self, show: Callable = warnings.warn, **options) -> None:
         """Calls `show(message, **options)` if a token is unknown."""
         if self.unknown:
-            examples = (_shown(token) for token, _ in self._examples.most_common(5))
+            examples = [_shown(token) for token, _ in self._examples.most_common(5)]
+            if more := len(self._examples) - len(examples):
+                examples.append(f"and {more:,} others")
             message = (
                 f"{self.unknown:,} of {self.tokens:,} tokens are unknown to the "
                 f"model; texts with unknown tokens: {self.texts:,}; unknown: "

@@ -165,7 +165,7 @@ def test_tsv(tmp_path):
         assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
     for line in (
         "en\tde", '"Source"\t"target_text"\tid', "Grapheme\tIPA transcription",
-        "written\tspoken",
+        "written\tspoken", "de\tx1",
     ):  # fmt: skip
         path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
         with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
@@ -173,8 +173,16 @@ def test_tsv(tmp_path):
         assert rows_of(open_corpus(path, **options, tsv_header=True)) == expected
     path.write_text("en\tde\n\tGeh.\n")
     assert not open_corpus(path, **options, tsv_header=False).counts
-    with pytest.raises(ValueError, match="line 2, has no text"):
+    with pytest.raises(ValueError, match="column 1, line 2, has no text"):
         rows_of(open_corpus(path, **options, tsv_header=True))
+    path.write_text("de\tid\ten\nGeh.\t1\tGo.\nHallo!\t2\tHi.\n")
+    assert rows_of(open_corpus(path, **options, tsv_header=True)) == expected
+    path.write_text("de\tid\ten\nGeh.\t1\n")
+    with pytest.raises(ValueError, match=r"column 3, line 2, is missing \(no tab"):
+        rows_of(open_corpus(path, **options, tsv_header=True))
+    path.write_text("Go.\tGeh.\nHi.\t\n\tHallo!\n")  # the first one is told
+    with pytest.raises(ValueError, match="column 2, line 2, has no text"):
+        rows_of(open_corpus(path, **options))
     path.write_text("Go.\tGeh.\nHi.\tHallo!\n")
     for name in ("train.tsv", "valid.tsv"):
         (tmp_path / name).write_bytes(path.read_bytes())
@@ -182,7 +190,8 @@ def test_tsv(tmp_path):
     with pytest.raises(ValueError, match="must name the two columns"):
         open_corpus(path, source_language="en")
     path.write_text("Go.\tGeh.\nHi.\n")
-    with pytest.raises(ValueError, match=r"pairs\.tsv, line 2, has no tab between"):
+    words = r"pairs\.tsv, column 2, line 2, is missing \(no tab"
+    with pytest.raises(ValueError, match=words):
         rows_of(open_corpus(path, **options))
     corpus = open_corpus(path, **options, on_error="skip")
     assert rows_of(corpus) == expected[:1]

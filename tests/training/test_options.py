@@ -247,11 +247,11 @@ def test_another_start_may_change_when_it_ends_but_not_what_it_does(tmp_path):
     start(options(workdir=folder, seed=3))
     run = start(options(workdir=folder))
     trained_once(run)
-    with pytest.raises(ValueError, match="seed was 1 and is 2"):
+    with pytest.raises(ValueError, match="`seed` was 1 and is 2"):
         start(options(workdir=folder, seed=2))
     start(options(workdir=folder, monitor="bleu", validation_bleu=True))
     start(options(workdir=folder))
-    with pytest.raises(ValueError, match="monitor was None and is 'bleu'"):
+    with pytest.raises(ValueError, match="`monitor` was not given and is bleu"):
         start(options(workdir=folder, monitor="bleu", validation_bleu=True,
                       early_stopping=3))  # fmt: skip
 
@@ -263,10 +263,11 @@ def test_a_cosine_that_ends_with_the_training_is_not_made_longer(tmp_path):
     start(options(**given, max_updates=9000))
     trained_once(run)
     start(options(**given, max_updates=9000))
-    with pytest.raises(
-        ValueError, match="period, which follows from `max_updates`, wa"
-    ):
+    words = "`period` was 8000 and is 8001; .* follows from `max_updates`"
+    with pytest.raises(ValueError, match=words):
         start(options(**given, max_updates=9001))
+    start(options(**given, max_updates=9001, period=8000))
+    start(options(**given, max_updates=9000))
 
 
 def test_arguments_of_models_are_as_a_file_has_them(tmp_path):

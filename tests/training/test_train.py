@@ -490,7 +490,7 @@ def test_a_run_that_ends_in_nan_is_not_finished(corpus, tmp_path, capsys):
 def test_what_does_not_fit_the_text_is_told_before_training(
     corpus, tmp_path, monkeypatch
 ):
-    """Unknown tokens, targets beyond the search, a warm-up beyond the end."""
+    """Unknown tokens, targets beyond the search, a warm-up beyond the end, passes."""
     vocabulary, said = write(tmp_path / "words", *WORDS[:5]), []
     options = options_for(
         corpus, tmp_path / "run", preset="light_conv_g2p", source_tokenizer="words",
@@ -512,6 +512,18 @@ def test_what_does_not_fit_the_text_is_told_before_training(
     assert any(
         "rises for 1,000 updates" in line and "after 1 " in line for line in said
     )
+    assert not any("passes over" in line or "one word" in line for line in said)
+    corpus = tmp_path / "inflections"
+    corpus.mkdir()
+    for side in ("en", "de"):
+        write(corpus / f"train.{side}", *(f"w{n}" for n in range(100)))
+    options = options_for(
+        corpus, tmp_path / "other", preset="light_conv_g2p", max_updates=2000
+    )
+    with pytest.raises(ZeroDivisionError):
+        train(options, said.append)
+    assert any("2,000 updates (--max-updates) are 1,000 passes" in x for x in said)
+    assert any("--target-tokenizer characters reads" in line for line in said)
 
 
 def test_sources_that_are_cut_lift_no_limit_of_targets(corpus, tmp_path):
@@ -550,7 +562,7 @@ def test_a_finished_run_is_left_alone(copied):
         with pytest.raises(ValueError, match=words):
             train(options_for(corpus, folder, **{**FINISHED, name: end}), lines.append)
     other = {**FINISHED, "max_updates": 8, "seed": 5}
-    with pytest.raises(ValueError, match="seed was 1 and is 5"):
+    with pytest.raises(ValueError, match="`seed` was 1 and is 5"):
         train(options_for(corpus, folder, **other), lines.append)
     for name, value in (("count", 0), ("kind", "newest")):
         with pytest.raises(ValueError, match=f"`{name}` must be"):
