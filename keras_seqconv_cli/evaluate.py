@@ -10,6 +10,7 @@ from dataclasses import fields
 from itertools import chain, islice
 
 import keras_seqconv as ks
+from keras_seqconv.support import require
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, add_options, check_files, given, load_models
 from keras_seqconv_cli.translate import (
@@ -224,11 +225,13 @@ def _translations(options, result: dict, lines: list[str]) -> None:
     ks.evaluation.check_metrics(metrics, **choices)
     possible = ks.evaluation.COMPARABLE
     comparable = [name for name in metrics if name in possible]
-    if others is not None and not comparable:
-        raise ValueError(
-            f"`compare` needs one of the `metrics` {', '.join(possible)}. "
-            f"Received: {', '.join(options.metrics)}"
-        )
+    if others is not None:
+        require("sacrebleu", "mt")
+        if not comparable:
+            raise ValueError(
+                f"`compare` needs one of the `metrics` {', '.join(possible)}. "
+                f"Received: {', '.join(options.metrics)}"
+            )
     split = options.split if options.dataset else None
     result.update(split=split, sentences=len(references[0]))
     if hypotheses is None and (metrics or options.output_hypotheses):

@@ -109,7 +109,8 @@ def _curves(options):
     from keras_seqconv.callbacks.reporting import read_log
 
     files = [_log(run) for run in options.runs]
-    stems = [f.parent.name if f.name == "log.jsonl" else f.stem for f in files]
+    paths = [Path(os.path.abspath(file)) for file in files]  # whose folders have names
+    stems = [p.parent.name if p.name == "log.jsonl" else p.stem for p in paths]
     names = _names(options, "runs", stems)
     runs = dict(zip(names, map(read_log, files), strict=True))
     if not any("update" in record for records in runs.values() for record in records):
@@ -119,7 +120,7 @@ def _curves(options):
 
 
 def _log(run: str) -> Path:
-    path = Path(os.path.abspath(run))  # whose folder has a name
+    path = Path(run)
     path = path / "log.jsonl" if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `train` writes it.")
@@ -192,4 +193,6 @@ def _confusion(options):
 
     hypotheses, *references = map(read_lines, [options.hypotheses, *options.references])
     pairs = ks.evaluation.confusions(hypotheses, references, options.unit)
+    if not pairs:
+        raise ValueError("`hypotheses` must differ from `references`; they are equal.")
     return ks.plots.confusions(pairs[: options.number])

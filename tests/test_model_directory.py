@@ -108,7 +108,7 @@ def test_tokenizers_and_search_options(tmp_path):
     names = [field.name for field in dataclasses.fields(BeamOptions)]
     of_a_call = ("num_hypotheses", "return_attention")
     assert [*kept] == [name for name in names if name not in of_a_call]
-    with pytest.raises(ValueError, match="`num_hypotheses` must not be among"):
+    with pytest.raises(ValueError, match="`num_hypotheses` must not be an option"):
         ks.Translator(model, lower, TOKENIZER, BeamOptions(num_hypotheses=2))
     ks.Translator(model, TOKENIZER, TOKENIZER).save(tmp_path / "one")
     assert not (tmp_path / "one" / "target_tokenizer").exists()

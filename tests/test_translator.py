@@ -300,7 +300,7 @@ def test_search_options(translator):
             translator.translate_n_best(texts, n)
     with pytest.raises(ValueError, match="`length_penalty` must be"):
         translator.translate([], length_penalty="a")
-    with pytest.raises(ValueError, match="`num_hypotheses` must not be among"):
+    with pytest.raises(ValueError, match="`num_hypotheses` must not be an option"):
         translator.translate_n_best(texts, 1, num_hypotheses=2)
     spelling = ks.Translator(small_model(), *[WordTokenizer(WORDS)] * 2)
     with pytest.raises(ValueError, match="must not contain the end token"):
@@ -388,7 +388,7 @@ def test_unknown_tokens_are_told_apart_by_their_code_points():
     found.tell(told.append)
     assert told == [
         "10,042 of 10,047 tokens are unknown to the model; texts with unknown tokens: "
-        "2,003; unknown: '<', 'u', 'n', 'k', '>'"
+        "2,003; unknown: '<', 'u', 'n', 'k', '>', ..."
     ]
     found = UnknownTokens(tokenizer).count(tokenizer.tokenize(texts[:2]), texts[:2])
     found.tell(told.append)

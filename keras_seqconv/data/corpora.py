@@ -44,9 +44,9 @@ class Corpus:
         splits: names for `blocks`.
         counts: split -> counter of rows "kept" and, by reason, skipped, in the last
             complete pass over this split: "empty" (either side without text),
-            "invalid_utf8", "nul", "no_tab", "unpaired" (lines beyond the end of the
-            shorter file: look at these, the files may be shifted), "untranslated"
-            (of tfds).
+            "invalid_utf8", "nul", "no_tab" (a cell is missing), "unpaired" (lines
+            beyond the end of the shorter file: look at these, the files may be
+            shifted), "untranslated" (of tfds).
     """
 
     name: str
@@ -165,7 +165,7 @@ def open_corpus(
         on_error: "raise", or "skip" and count rows that cannot be used. For language
             models, lines without text are rows.
         manual_dir: for tfds, a folder of manual downloads.
-        tsv_header: whether line 1 of each .tsv file names its columns and is skipped.
+        tsv_header: whether line 1 of each .tsv file names its columns and is no row.
             None: line 1 is a row, and an error if it looks like names.
         default_languages: source and target where neither is given and the corpus has
             both; and for the other one where it has more than two languages.

@@ -26,7 +26,7 @@ _PROBLEMS = {
     "nul": "holds a NUL character",
     "no_tab": "is missing (no tab before it)",
 }
-_NO_TAB = "\ud800"  # of a line without one: no file holds it
+_MISSING = "\ud800"  # a cell beyond the tabs of its line: no file holds it
 # Words of a cell that names a column, beside the two languages.
 _COLUMNS = {
     "source", "target", "src", "tgt", "trg", "text", "translation", "sentence", "input",
@@ -81,7 +81,7 @@ def checked_rows(
 
 
 def _problem(text: str) -> str | None:
-    if text == _NO_TAB:
+    if text == _MISSING:
         return "no_tab"
     try:
         text.encode()
@@ -102,18 +102,18 @@ def read_tsv(
     """
     quoted, third, sides = 0, "", (0, 1)
     for (lines,), _, numbers in read_parallel([path], False, collections.Counter()):
-        rows = [line.split("\t") if "\t" in line else [line, _NO_TAB] for line in lines]
+        rows = [line.split("\t") for line in lines]
         if numbers[0] == 1:
-            if header is None and _names_columns(rows[0][:2], languages):
+            if header is None and _names_columns(rows[0], languages):
                 raise ValueError(
                     f"`tsv_header` must say whether line 1 of {path} names the columns "
                     f"(true) or is text (false). Received: {' | '.join(rows[0])}"
                 )
-            if header and {*languages} <= {*rows[0]}:
-                sides = tuple(map(rows[0].index, languages))
+            if header:
+                sides = _columns_of(rows[0], languages, path)
             rows, numbers = rows[bool(header) :], numbers[bool(header) :]
         texts = [
-            [row[side] if side < len(row) else _NO_TAB for row in rows]
+            [row[side] if side < len(row) else _MISSING for row in rows]
             for side in sides
         ]
         quoted += sum(
@@ -132,12 +132,36 @@ def read_tsv(
             warnings.warn(f"{path}: {problem}", stacklevel=2)
 
 
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.strip().strip('"').lower() for cell in cells]
+
+
+def _columns_of(cells: list[str], languages: tuple[str, str], path: Path) -> tuple:
+    """Columns of source and target: those that a header names, or the first two."""
+    names, (source, target) = _names(cells), _names(languages)
+    if source in names and target in names:
+        return names.index(source), names.index(target)
+    if target in names[:1] or source in names[1:] or target in names[2:]:
+        raise ValueError(
+            "`source_language` and `target_language` must both name columns of "
+            f"{path}, or its first two. Received: {' and '.join(languages)}, and "
+            f"columns {', '.join(cells)}"
+        )
+    return 0, 1
+
+
 def _names_columns(cells: list[str], languages: tuple[str, str]) -> bool:
-    """Whether each cell has a word for a column, or one is the name of its language."""
-    names = _COLUMNS | {language.lower() for language in languages}
-    words = [set(re.split(r"[\W_]+", cell.lower().strip('"'))) for cell in cells]
-    named = all(cell & names and len(cell) <= 3 for cell in words)
-    return named or not {*cells}.isdisjoint(languages)
+    """Whether a line is a header: both languages, one of them in the first two cells,
+    or a word for a column in each of these.
+    """
+    known, names = {*_names(languages)}, _names(cells)
+    words = [set(re.split(r"[\W_]+", name)) for name in names[:2]]
+    return (
+        known <= {*names}
+        or not known.isdisjoint(names[:2])
+        or len(words) == 2
+        and all(cell & (_COLUMNS | known) and len(cell) <= 3 for cell in words)
+    )
 
 
 def read_parallel(

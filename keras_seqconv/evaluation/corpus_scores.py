@@ -351,8 +351,8 @@ def paired_bootstrap(
     """Compares two systems on samples of the sentences, drawn with replacement.
 
     (Koehn 2004, Statistical Significance Tests for Machine Translation Evaluation.)
-    This is `sacrebleu --paired-bs`; the environment variable `SACREBLEU_SEED` changes
-    its samples.
+    This is the test of `sacrebleu --paired-bs`, also of exact match and error rates.
+    The environment variable `SACREBLEU_SEED` changes its samples.
 
     Args:
         hypotheses, others: texts of the two systems.
@@ -360,6 +360,9 @@ def paired_bootstrap(
         metric: one of `COMPARABLE`, all but "rouge".
         num_samples: number of samples.
         tokenize, lowercase, target_language: see `scores`, also for errors.
+
+    Raises:
+        ImportError: sacreBLEU (extra `mt`), or jiwer for error rates, is not installed.
     """
     check_choice("metric", metric, COMPARABLE)
     check_integer("num_samples", num_samples, 1)

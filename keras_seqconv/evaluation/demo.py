@@ -233,8 +233,8 @@ def table(hypotheses) -> str:
     """HTML of the n best: scores, and each token the darker the less likely it was."""
     rows = []
     for best in hypotheses:
-        # A text without a token has no scores.
-        tokens = zip([*best.tokens, "</s>"], best.positional_scores, strict=False)
+        tokens = [*best.tokens, "</s>"] if len(best.positional_scores) else []
+        tokens = zip(tokens, best.positional_scores, strict=True)
         spans = "".join(
             f'<span style="display:inline-block;padding:2px 4px;margin:1px;'
             "border-radius:4px;background:rgba(213,94,0,"

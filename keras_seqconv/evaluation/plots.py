@@ -287,7 +287,7 @@ def confusions(pairs: Sequence[Sequence]):
         ValueError: `pairs` is empty.
     """
     if not pairs:
-        raise ValueError("No confusion to draw: the texts equal their references.")
+        raise ValueError("`pairs` must hold a confusion. Received: none")
     figure = _figure(5.0, 0.22 * len(pairs) + 0.9)
     axes = figure.subplots()
     labels = [f"{_shown(before)} → {_shown(after)}" for before, after, _ in pairs]

@@ -173,10 +173,11 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         # It follows from `max_updates` where it is not given.
         schedule = before.get("recipe", {}).get("schedule", {})
         periods = schedule.get("period"), getattr(recipe.schedule, "period", None)
-        changes.pop("period", None)
-        if None not in periods and periods[0] != periods[1]:
-            changes["period"] = periods
-        _refuse(run, changes)
+        if None not in periods:
+            changes.pop("period", None)
+            if periods[0] != periods[1]:
+                changes["period"] = periods
+        _refuse(run, changes, was.period is options.period is None)
     elif changes:
         remove_text(run)
     _check_end(run, recipe)
@@ -199,14 +200,14 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     return run
 
 
-def _refuse(run: Run, changes: dict[str, tuple]) -> None:
+def _refuse(run: Run, changes: dict[str, tuple], period_is_derived: bool) -> None:
     """ValueError if an option differs from that of the run's checkpoints."""
     different = [
         f"`{name}` was {'not given' if old is None else old} and is "
         f"{'not given' if new is None else new}"
         for name, (old, new) in changes.items()
     ]
-    if "period" in changes:
+    if "period" in changes and period_is_derived:
         different.append(
             "the `period` of a cosine follows from `max_updates`; to train longer with "
             f"a new one, begin a run with `initialize_from` {run.folder}"

@@ -32,8 +32,8 @@ from keras_seqconv.training.run import Run, start_run
 from keras_seqconv.training.text import Text, sentences_of
 from keras_seqconv.training_options import TrainingOptions
 
-# Passes over the training rows that are told, as more than any recipe has.
-_MANY_PASSES = 200
+# Passes over the training rows that are told: no preset has as many on its corpus.
+_MANY_PASSES = 300
 
 
 class Result(NamedTuple):
@@ -211,7 +211,7 @@ def _tell_of_limits(text: Text, stream: BatchStream, say) -> None:
     if last is not None and last > _MANY_PASSES * updates:
         say(
             f"{last:,} updates (--max-updates) are {last / updates:,.0f} passes over "
-            f"the training rows, with {updates:,.0f} updates in each."
+            "the training rows."
         )
     if recipe.search is not None:
         sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))

@@ -243,8 +243,8 @@ def _with_fixed(search: Mapping, fixed: dict) -> dict:
     if given := [name for name in fixed if name in search]:
         name = given[0]
         raise ValueError(
-            f"`{name}` must not be among the options of a search here: each call sets "
-            f"it. Received: {name}={search[name]!r}"
+            f"`{name}` must not be an option of the search: it belongs to a call, "
+            f"whose own arguments set it. Received: {name}={search[name]!r}"
         )
     return {**search, **fixed}
 
@@ -289,8 +289,8 @@ class UnknownTokens:
         """Calls `show(message, **options)` if a token is unknown."""
         if self.unknown:
             examples = [_shown(token) for token, _ in self._examples.most_common(5)]
-            if more := len(self._examples) - len(examples):
-                examples.append(f"and {more:,} others")
+            if len(self._examples) > len(examples):
+                examples.append("...")
             message = (
                 f"{self.unknown:,} of {self.tokens:,} tokens are unknown to the "
                 f"model; texts with unknown tokens: {self.texts:,}; unknown: "

@@ -119,9 +119,17 @@ def test_metrics_of_the_task_of_a_model(folder, capsys):
     done = call(capsys, *compared, "--quiet", "--samples", 50)
     for name, value in (("exact", 100), ("wer", 0), ("cer", 0)):
         assert f"\n  {name}: {value:.2f} ({value:.2f} ± 0.00) against" in done.output
+
+
+def test_what_cannot_be_compared(folder, capsys):
     pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
+    files = ["--hypotheses", folder / "right", "--reference", folder / "right"]
+    compared = ["evaluate", *files, "--compare", folder / "wrong", "--samples", 50]
     done = call(capsys, *compared, "--metrics", "rouge")
     assert done.status == 2 and "--compare needs one of the --metrics" in done.errors
+    done = call(capsys, *compared, "--metrics", "chrf,rouge")
+    assert "  chrf: 100.00" in done.output
+    assert "\n  not compared: rouge\n" in done.output
 
 
 def test_language_model(folder, capsys):

@@ -165,7 +165,7 @@ def test_tsv(tmp_path):
         assert rows_of(open_corpus(path, **options))[1] == ('"Hi."', '"Hallo!"')
     for line in (
         "en\tde", '"Source"\t"target_text"\tid', "Grapheme\tIPA transcription",
-        "written\tspoken", "de\tx1",
+        "written\tspoken", "x1\tde",
     ):  # fmt: skip
         path.write_text(f"{line}\nGo.\tGeh.\nHi.\tHallo!\n")
         with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
@@ -175,8 +175,17 @@ def test_tsv(tmp_path):
     assert not open_corpus(path, **options, tsv_header=False).counts
     with pytest.raises(ValueError, match="column 1, line 2, has no text"):
         rows_of(open_corpus(path, **options, tsv_header=True))
-    path.write_text("de\tid\ten\nGeh.\t1\tGo.\nHallo!\t2\tHi.\n")
-    assert rows_of(open_corpus(path, **options, tsv_header=True)) == expected
+    rows = "Geh.\t1\tGo.\nHallo!\t2\tHi.\n"
+    for line in ("de\tid\ten", '"DE"\tid\t"EN" '):
+        path.write_text(f"{line}\n{rows}")
+        assert rows_of(open_corpus(path, **options, tsv_header=True)) == expected
+    for line in ("de\tid\tx1", "x1\ten\tid", "x1\tid\tde"):
+        path.write_text(f"{line}\n{rows}")
+        with pytest.raises(ValueError, match="must both name columns of"):
+            rows_of(open_corpus(path, **options, tsv_header=True))
+    path.write_text(f"nr\tid2\tde\ten\n{rows}")
+    with pytest.raises(ValueError, match="`tsv_header` must say whether line 1"):
+        rows_of(open_corpus(path, **options))
     path.write_text("de\tid\ten\nGeh.\t1\n")
     with pytest.raises(ValueError, match=r"column 3, line 2, is missing \(no tab"):
         rows_of(open_corpus(path, **options, tsv_header=True))

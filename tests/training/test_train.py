@@ -524,6 +524,13 @@ def test_what_does_not_fit_the_text_is_told_before_training(
         train(options, said.append)
     assert any("2,000 updates (--max-updates) are 1,000 passes" in x for x in said)
     assert any("--target-tokenizer characters reads" in line for line in said)
+    # Labels are words that the model need not compose.
+    write(corpus / "train.de", *["a", "b"] * 50)
+    options = dataclasses.replace(options, workdir=str(tmp_path / "labels"))
+    said.clear()
+    with pytest.raises(ZeroDivisionError):
+        train(options, said.append)
+    assert said and not any("--target-tokenizer" in line for line in said)
 
 
 def test_sources_that_are_cut_lift_no_limit_of_targets(corpus, tmp_path):
