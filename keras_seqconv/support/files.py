@@ -284,8 +284,9 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
             "Name a folder in it, or go to another one."
         )
     if any(path.iterdir()) and not (replaceable is not None and replaceable(path)):
+        others = "" if replaceable is None else ", or hold an earlier result"
         raise ValueError(
-            f"{path} must be empty, not exist, or hold what may be replaced. It holds: "
+            f"{path} must be empty or not exist{others}. It holds: "
             + ", ".join(sorted(entry.name for entry in path.iterdir())[:8])
         )
 
