@@ -23,13 +23,19 @@ class Ensemble:
             methods.
 
     Raises:
-        ValueError: no models, or different vocabularies or special tokens.
+        ValueError: no models, no model, or different vocabularies or special tokens.
     """
 
     def __init__(self, models):
         self.models = list(models)
         if not self.models:
             raise ValueError("`models` must not be empty. Received: models=[]")
+        for model in self.models:
+            if not hasattr(model, "step"):
+                raise ValueError(
+                    "`models` must be models, such as the `model` of a Translator. "
+                    f"Received: {type(model).__name__}"
+                )
         for name in _COMMON:
             values = [getattr(model, name, None) for model in self.models]
             if len(set(values)) > 1:

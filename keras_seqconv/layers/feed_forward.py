@@ -248,6 +248,11 @@ class Residual(SequenceLayer):
 
     def get_initial_state(self, batch_size, max_length: int | None = None) -> dict:
         """The state of the wrapped layer; with a Canon layer also its last inputs."""
+        if not hasattr(self.layer, "step"):
+            raise ValueError(
+                "`layer` must have `get_initial_state` and `step`, as layers of this "
+                f"package do. Received: {type(self.layer).__name__}"
+            )
         state = self.layer.get_initial_state(batch_size, max_length=max_length)
         if self.canon_layer:
             canon = self.canon_layer.get_initial_state(batch_size)

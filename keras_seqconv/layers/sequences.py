@@ -183,6 +183,8 @@ class SequenceLayer(keras.layers.Layer):
     def _post_build(self):
         super()._post_build()
         quantize_layers(self, self._quantized)
+        if not self.trainable:  # as its configuration says; its sub-layers are new
+            type(self).trainable.fset(self, False)
 
     def compute_output_spec(self, *args, **kwargs):
         # A functional model is built of shapes alone: `call` cannot refuse these.

@@ -150,6 +150,10 @@ class TestResidual:
         moved, _ = layer.stateless_call(*weights, inputs, training=True)
         assert np.abs(to_numpy(moved) - still).max() > 0.1
 
+    def test_no_steps_around_a_layer_without(self):
+        with pytest.raises(ValueError, match="`layer` must have .*Received: Dense"):
+            Residual(keras.layers.Dense(CHANNELS)).get_initial_state(1)
+
     def test_no_cross_attention_behind_a_canon_layer(self):
         inputs = random(1, 3, CHANNELS)
         layer = Residual(MultiHeadAttention(2), canon="same")

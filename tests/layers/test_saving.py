@@ -133,6 +133,21 @@ def test_quantized_layers_in_a_fresh_process(tmp_path):
     run_python(code, folder=tmp_path)
 
 
+def test_frozen_layers_stay_frozen_in_files_and_copies(tmp_path):
+    inputs = keras.Input((None, 8))
+    frozen = layers.Residual(layers.DynamicConvModule(2, 3))
+    model = keras.Model(inputs, keras.layers.Dense(3)(frozen(inputs)))
+    frozen.trainable = False
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    new = layers.DynamicConvModule(2, 3, trainable=False)
+    made = keras.Model(inputs, keras.layers.Dense(3)(new(inputs)))
+    for one in (model, loaded, keras.models.clone_model(model), made):
+        assert [v.shape for v in one.trainable_variables] == [(8, 3), (3,)]
+    loaded.layers[1].trainable = True
+    assert len(loaded.trainable_variables) == 9
+
+
 def test_padding_ids_reach_no_logits():
     """Whatever stands in the row of the padding, also NaN."""
     model = EncoderDecoder(

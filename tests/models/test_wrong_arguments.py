@@ -106,6 +106,7 @@ def test_sources_and_ids_that_a_model_does_not_read_or_misses():
         (lambda: search(translation, [[5, 10**6]]), "`source_ids` .*size.*: 1000000"),
         (lambda: decoding.score(translation, ids, [[-1]]), "`target_ids` .* -1"),
         (lambda: decoding.Ensemble([translation, language]), "same `has_source`"),
+        (lambda: decoding.Ensemble([object()]), "`models` must be models.*: object"),
         (lambda: search(clone, ids), "clone_model` leaves them out: `type.model.."),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
