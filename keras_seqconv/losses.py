@@ -59,7 +59,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     Args:
         label_smoothing: rate e, 0 <= e < 1.
         kind: "uniform" or "others".
-        pad_id: label of padding.
+        pad_id: label of padding, which has no loss; -1 for none.
         reduction: as in `keras.losses.Loss`; by default the mean over tokens.
         name, dtype: as in `keras.losses.Loss`; half precision means float32.
 

@@ -106,7 +106,7 @@ class LightConv(_HeadConvolution):
     Args:
         num_heads: H, a divisor of C.
         kernel_size: K >= 1; may be even, and longer than T.
-        padding: "same" or "causal".
+        padding: "same", with (K - 1) // 2 taps before a position, or "causal".
         kernel_softmax: whether a softmax normalizes the taps of each head.
         weight_dropout: rate of DropConnect, which drops taps after the softmax in
             training and scales the others by 1 / (1 - rate).

@@ -37,8 +37,9 @@ class ShortConv(ConvolutionLayer):
     Args:
         kernel_size: K >= 1.
         activation: None or "silu".
-        padding: "causal", "same", or "valid", which returns only the outputs whose
-            taps are all inside of the sequence, (B, T - (K - 1) D, C).
+        padding: "causal", "same" with (K - 1) // 2 taps before a position, or "valid",
+            which returns only the outputs whose taps are all inside of the sequence,
+            (B, T - (K - 1) D, C).
         dilation_rate: D >= 1, distance of neighbouring taps.
         use_bias: whether to add a bias.
         residual: whether to add the inputs to the outputs; not with "valid".
