@@ -213,6 +213,15 @@ def test_bootstrap_finds_the_difference():
         )
 
 
+def test_bootstrap_in_lower_case():
+    for metric, right in (("exact", 100), ("wer", 0), ("cer", 0)):
+        texts = ["A b"], ["a B"], ["a b"]
+        found = paired_bootstrap(*texts, metric, num_samples=1, lowercase=True)
+        assert found.score == found.other_score == right
+        found = paired_bootstrap(*texts, metric, num_samples=1)
+        assert right not in (found.score, found.other_score)
+
+
 # --- Perplexity ---
 
 TOKENIZER = DictionaryTokenizer(Dictionary((f"w{n}", 1) for n in range(12)))

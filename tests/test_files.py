@@ -101,8 +101,9 @@ def test_what_is_not_ours_is_refused_and_kept(tmp_path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("years")
-    for replaceable in (None, ours):
-        refused = pytest.raises(ValueError, match=r"holds: thesis\.tex")
+    for replaceable, rule in ((ours, ", or hold an earlier result"), (None, "")):
+        words = rf"must be empty or not exist{rule}\. It holds: thesis\.tex"
+        refused = pytest.raises(ValueError, match=words)
         with refused, atomic_directory(foreign, replaceable):
             pytest.fail("the block ran")
     path = tmp_path / "filled meanwhile"

@@ -189,6 +189,9 @@ def test_tsv(tmp_path):
     path.write_text("de\tid\ten\nGeh.\t1\n")
     with pytest.raises(ValueError, match=r"column 3, line 2, is missing \(no tab"):
         rows_of(open_corpus(path, **options, tsv_header=True))
+    path.write_text("text\nGo.\tGeh.\n")  # no header, which has two cells
+    with pytest.raises(ValueError, match=r"column 2, line 1, is missing \(no tab"):
+        rows_of(open_corpus(path, **options))
     path.write_text("Go.\tGeh.\nHi.\t\n\tHallo!\n")  # the first one is told
     with pytest.raises(ValueError, match="column 2, line 2, has no text"):
         rows_of(open_corpus(path, **options))
