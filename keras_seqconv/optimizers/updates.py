@@ -148,16 +148,24 @@ def _is_matrix(variable) -> bool:
 
 
 def _orthogonal(matrix, dtype):
-    """The nearest orthogonal matrix, roughly; the coefficients are Jordan's."""
+    """The nearest orthogonal matrix, roughly.
+
+    An iteration is X <- (a I + b G + c G G) X with G = X X^T, and Jordan's a, b and c.
+    For Y = c^(1/4) X, whose G is c^(1/2) times that of X, it is
+    Y <- (a I + (b / c^(1/2) I + G) G) Y: two sums of small matrices.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
     # Scaled before the cast, for small gradients.
-    matrix = ops.cast(matrix / (ops.norm(matrix) + 1e-7), dtype)
+    matrix = ops.cast(matrix * (c**0.25 / (ops.norm(matrix) + 1e-7)), dtype)
     is_tall = matrix.shape[0] > matrix.shape[1]
     if is_tall:  # the products are of the shorter side
         matrix = ops.transpose(matrix)
+    identity = ops.eye(matrix.shape[0], dtype=dtype)
+    first, second = a * identity, b / c**0.5 * identity
     for _ in range(5):
         gram = matrix @ ops.transpose(matrix)
-        matrix = 3.4445 * matrix + (-4.7750 * gram + 2.0315 * gram @ gram) @ matrix
-    return ops.transpose(matrix) if is_tall else matrix
+        matrix = (first + (second + gram) @ gram) @ matrix
+    return (ops.transpose(matrix) if is_tall else matrix) / c**0.25
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
