@@ -14,6 +14,7 @@ from keras_seqconv import models as models
 from keras_seqconv import ops as ops
 from keras_seqconv import optimizers as optimizers
 from keras_seqconv import presets as presets
+from keras_seqconv import recipes as recipes
 from keras_seqconv import schedules as schedules
 from keras_seqconv import tokenizers as tokenizers
 from keras_seqconv import training as training

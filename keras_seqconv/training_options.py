@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from keras_seqconv.presets import PARTS, PRESETS, Recipe, options_of, preset_of
+from keras_seqconv.presets import PRESETS, preset_of
+from keras_seqconv.recipes import PARTS, Recipe, options_of
 from keras_seqconv.support.arguments import plain
 from keras_seqconv.support.files import read_json
 from keras_seqconv.support.schema import REQUIRED, Options, option
@@ -54,7 +55,7 @@ class TrainingOptions(_RecipeOptions):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
     None means: as the preset's recipe has it. The descriptions of the fields are the
-    help texts of the command line. To these come the values of `presets.Recipe` and its
+    help texts of the command line. To these come the values of `recipes.Recipe` and its
     parts that are options.
 
     Raises:

@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", nargs="*", metavar="MODEL", help="model directories or runs")
     add_flags(parser, _Flags)
     blocks = parser.add_argument_group("blocks of --text", _BLOCKS)
-    add_options(blocks, fields(ks.presets.BlockOptions))
+    add_options(blocks, fields(ks.recipes.BlockOptions))
     add_search_arguments(parser)
 
 

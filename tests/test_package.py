@@ -29,8 +29,9 @@ ALLOWED = {
     "hosts": set(),
     "support": {"version"},
     "ops": set(),
-    "presets": {"decoding"},
-    "training_options": {"presets"},
+    "recipes": {"decoding"},
+    "presets": {"decoding", "recipes"},
+    "training_options": {"presets", "recipes"},
     "version": set(),
     "losses": {"ops"},
     "metrics": {"losses"},
@@ -56,7 +57,7 @@ ALLOWED = {
     "callbacks": {"checkpoints", "data", "evaluation", "hosts"},
     "training": {
         "callbacks", "checkpoints", "devices", "data", "evaluation",
-        "hosts", "losses", "models", "optimizers", "presets", "schedules",
+        "hosts", "losses", "models", "optimizers", "presets", "recipes", "schedules",
         "tokenizers", "training_options", "translation", "version",
     },
     "export": {

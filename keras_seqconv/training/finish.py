@@ -13,7 +13,8 @@ from keras_seqconv import callbacks, checkpoints, evaluation
 from keras_seqconv.callbacks.control import is_better
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.evaluation import plots
-from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.recipes import Recipe
 from keras_seqconv.support.arguments import check_positive_integer
 from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
 from keras_seqconv.training.recipe import make_model

@@ -15,7 +15,8 @@ from keras_seqconv import losses, optimizers, schedules
 from keras_seqconv.data.ids import check_window
 from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
-from keras_seqconv.presets import PARTS, PRESETS, Recipe, ScheduleOptions, options_of
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.recipes import PARTS, Recipe, ScheduleOptions, options_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint

@@ -17,7 +17,8 @@ import numpy as np
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.data.ids import IdStore
-from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.recipes import Recipe
 from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
 from keras_seqconv.training.recipe import recipe_from_json

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from keras_seqconv import checkpoints, tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
-from keras_seqconv.presets import PRESETS, Recipe
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.recipes import Recipe
 from keras_seqconv.support.files import atomic_directory, digest, read_json
 from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.training_options import TrainingOptions

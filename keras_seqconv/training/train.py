@@ -10,7 +10,7 @@ import keras
 from keras_seqconv import callbacks, checkpoints, evaluation, hosts
 from keras_seqconv.data.batches import BatchStream
 from keras_seqconv.devices import Devices, find_devices
-from keras_seqconv.presets import Recipe
+from keras_seqconv.recipes import Recipe
 from keras_seqconv.support import require, tf, warnings_as_lines
 from keras_seqconv.support.files import naming_file, read_json
 from keras_seqconv.training.finish import (

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from keras_seqconv import checkpoints
-from keras_seqconv.presets import PRESETS, CosineOptions, NagOptions
+from keras_seqconv.presets import PRESETS
+from keras_seqconv.recipes import CosineOptions, NagOptions
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv.tokenizers import SentencePieceTokenizer, WordTokenizer
 from keras_seqconv.training import run as runs

@@ -19,7 +19,7 @@ from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.data.ids import IdStore
 from keras_seqconv.devices import available_cores
-from keras_seqconv.presets import PlateauOptions
+from keras_seqconv.recipes import PlateauOptions
 from keras_seqconv.support.files import read_lines
 from keras_seqconv.tokenizers import WordTokenizer
 from keras_seqconv.training import TrainingOptions, average_run, train
