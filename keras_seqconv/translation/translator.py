@@ -165,15 +165,15 @@ class Translator(TextModel):
         return [best[0].text if best else "" for best in n_best]
 
     def translate_n_best(
-        self, texts: Iterable[str], n: int, num_beams: int | None = None, **options
+        self, texts: Iterable[str], n_best: int, num_beams: int | None = None, **options
     ) -> list[list[Translation]]:
-        """Returns the n best translations of each text, best first.
+        """Returns the best translations of each text, best first.
 
         Args:
             texts: list of texts.
-            n: number of translations, at most `num_beams`, or any number of draws. If
-                the search finds fewer, a text gets fewer; a text without a token gets
-                one translation, "" with score 0.
+            n_best: number of translations, at most `num_beams`, or any number of draws.
+                If the search finds fewer, a text gets fewer; a text without a token
+                gets one translation, "" with score 0.
             num_beams: number of beams, by default that of this translator.
             sample (False): whether to draw the translations instead of searching, as
                 `keras_seqconv.decoding.sample` does, with its options `temperature`,
@@ -191,7 +191,7 @@ class Translator(TextModel):
             TypeError: unknown option.
         """
         texts = self._texts("texts", texts)
-        options = self.translation_options(n, num_beams, **options)
+        options = self.translation_options(n_best, num_beams, **options)
         results, cut = [[] for _ in texts], []
         unknown = UnknownTokens(self.source_tokenizer)
         for index, best, ids, was_cut in self.each_n_best(texts, options):
