@@ -97,6 +97,7 @@ _NEEDED = {
     "dataset": ("split", "data_dir", "variant", "tsv_header", "skip_bad_lines"),
     "compare": ("samples",),
 }
+_OF_MODEL = "tokens_per_batch", "parallel_batches", "dtype", "quantize"
 _OF_TRANSLATIONS = (
     "source", "references", "hypotheses", "dataset", "metrics", "compare", "tokenize",
     "lowercase", "rouge_separator",
@@ -165,6 +166,8 @@ def _check_options(options) -> None:
     unused = (
         {} if translates else search_options(options) | {"output_hypotheses": output}
     )
+    if not options.model:
+        unused |= given(options, _OF_MODEL)
     for name, value in unused.items():
         if value is not None:
             raise ValueError(
@@ -214,6 +217,8 @@ def _translations(options, result: dict, lines: list[str]) -> None:
         if getattr(options, name) is None and trained.get("dataset") == options.dataset:
             setattr(options, name, trained.get(name))
     sources, references, hypotheses, others = _texts(options)
+    if translator is not None and sources is None:
+        raise ValueError(f"{options.dataset} must have sources to translate.")
     language = options.target_language
     preset = ks.presets.PRESETS.get(str(trained.get("preset")))
     options.metrics = options.metrics or ks.evaluation.usual_metrics(
@@ -303,8 +308,6 @@ def _translated(translator, sources, options, result, lines) -> list[str]:
     from keras_seqconv.support.files import write_file
     from keras_seqconv.translation.translate_files import translate_file
 
-    if sources is None:
-        raise ValueError(f"{options.dataset} must have sources to translate.")
     output, start = io.BytesIO(), time.monotonic()
     report = translate_file(
         translator,

@@ -43,6 +43,28 @@ def test_scores_are_means_of_log_probabilities(generator):
     assert generator.score([]) == []
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_a_line_break_that_is_a_token_is_the_end(tmp_path):
+    """As in training: such a model never sees the end token."""
+    tokenizer = ks.tokenizers.CharacterTokenizer(["a", "b", "\n"])
+    model = decided(language_model(tokenizer.vocabulary_size, **SMALL))
+    generator = ks.LanguageGenerator(model, tokenizer)
+    texts = ["ab", "", "bbaab"]
+    import tensorflow as tf
+
+    found = generator.score(texts)
+    for text, score in zip(texts, found, strict=True):
+        perplexity = ks.evaluation.text_perplexity(generator, text).perplexity
+        assert np.exp(-score) == pytest.approx(perplexity, rel=1e-4)
+    generator.save(tmp_path / "model", onnx=True)
+    of_onnx = ks.load(tmp_path / "model", runtime="onnx").score(texts)
+    np.testing.assert_allclose(of_onnx, found, atol=1e-4)
+    path = ks.export.saved_model(generator, tmp_path / "served")
+    served = tf.saved_model.load(str(path)).signatures["score"](text=tf.constant(texts))
+    np.testing.assert_allclose(served["score"], found, atol=1e-4)
+
+
 def test_generated_texts_begin_with_their_prompts(generator):
     prompts = ["w1 w2", "", "w3", "w4 w5 w6 w7 w8 w9"]
     for found in (generator.generate(prompts), generator.sample(prompts, **DRAWN)):

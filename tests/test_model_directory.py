@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import tempfile
 import warnings
 
 import h5py
@@ -14,7 +15,8 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.decoding import BeamOptions
 from keras_seqconv.tokenizers import DictionaryTokenizer
-from tests.small_models import SMALL, SMALL_LM, TOKENIZER
+from keras_seqconv.translation import model_directory
+from tests.small_models import SMALL, SMALL_LM, TOKENIZER, make_translator
 
 CONVOLUTIONS = dict(embedding_dim=8, convolutions="[(8, 3)] * 2 + [(12, 1)]")
 MODELS = {
@@ -257,6 +259,26 @@ def test_weights_that_get_larger_when_they_are_read(saved):
         file.create_dataset("more", (2**20, 2**7), "f4", compression="gzip")
     with pytest.raises(ValueError, match="it has .* bytes, and arrays of 536"):
         ks.load(saved)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_graphs_go_to_the_folder_of_a_link(tmp_path, monkeypatch):
+    """Which may be in another file system, to which nothing can be renamed."""
+    real, link = tmp_path / "disk" / "model", tmp_path / "link"
+    real.parent.mkdir()
+    make_translator().save(real)
+    link.symlink_to(real)
+    made = tempfile.TemporaryDirectory
+    used = []
+
+    def recorded(**options):
+        used.append(options.get("dir"))
+        return made(**options)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", recorded)
+    model_directory.write_model_graphs(link)
+    assert real.parent in used and (real / model_directory.GRAPHS).is_dir()
 
 
 def test_only_what_loads_is_saved(tmp_path):

@@ -307,6 +307,21 @@ def test_search_options(translator):
         spelling.translate(texts, suppressed_ids=[2])
 
 
+def test_a_drawn_start_token_has_no_token_and_no_score(translator):
+    """fairseq's search suppresses nothing, so neither does that of its dictionary."""
+    draws = translator.translate_n_best(
+        ["w1 w2"], 200, sample=True, seed=1, temperature=9.0, return_attention=True
+    )[0]
+    sizes = [len(best.tokens) + 1 for best in draws]  # with the end
+    assert [len(best.positional_scores) for best in draws] == sizes
+    assert [len(best.attention) for best in draws] == sizes
+    ids, _ = ks.decoding.sample(
+        translator.model, [TOKENIZER.tokenize(["w1 w2"])[0]], 200, seed=[(1, 1)],
+        temperature=9.0, max_length=12,
+    )  # fmt: skip
+    assert 0 in keras.ops.convert_to_numpy(ids)
+
+
 @pytest.mark.parametrize("blank", [" ", ""])
 def test_unknowns_are_replaced_by_attention(translator, blank):
     """Also of a translator whose target is characters: what replaces them is words."""

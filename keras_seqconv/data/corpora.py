@@ -37,7 +37,7 @@ class Corpus:
     """Text of a model by split and side; made by `open_corpus`.
 
     Attributes:
-        name: `name` of `open_corpus`.
+        name: `dataset` of `open_corpus`.
         source_language: for example "de"; None for text of a language model.
         target_language: for example "en". For summaries "article" and "highlights"
             take the place of languages.
@@ -118,7 +118,7 @@ class Corpus:
 
 
 def open_corpus(
-    name: str | os.PathLike,
+    dataset: str | os.PathLike,
     *,
     source_language: str | None = None,
     target_language: str | None = None,
@@ -135,7 +135,7 @@ def open_corpus(
     first bytes). A line ends with LF or CRLF.
 
     Args:
-        name: one of these:
+        dataset: one of these:
 
             - "phrases": the embedded corpus, 20,000 English and German phrases about
               numbers, dates and times. (A folder of that name: "./phrases".)
@@ -183,7 +183,7 @@ def open_corpus(
         print(sources[0], "|", targets[0])
     ```
     """
-    name = os.fspath(name)
+    name = os.fspath(dataset)
     skip = check_choice("on_error", on_error, ("raise", "skip")) == "skip"
     chosen, default = (source_language, target_language), default_languages or ()
     path, order = Path(os.path.expanduser(name)), ()
@@ -194,11 +194,13 @@ def open_corpus(
             name, path, order, chosen, default, variant, skip, tsv_header
         )
     if not name or name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise ValueError(f"`name` must be there, as it is a path. Received: {name!r}")
+        raise ValueError(
+            f"`dataset` must be there, as it is a path. Received: {name!r}"
+        )
     if variant is not None:
         raise ValueError(
-            "`variant` must be None unless `name` is a folder of text files. "
-            f"Received: name={name!r}, variant={variant!r}"
+            "`variant` must be None unless `dataset` is a folder of text files. "
+            f"Received: dataset={name!r}, variant={variant!r}"
         )
     return _open_tfds(name, chosen, default, data_dir, manual_dir, skip)
 

@@ -283,7 +283,7 @@ class IdStore:
 
     @classmethod
     def write(cls, directory: str | os.PathLike, rows: Iterable[Mapping]) -> "IdStore":
-        """Writes rows to a folder, in constant memory, and opens it.
+        """Writes rows to a folder, in parts, and opens it.
 
         The folder changes only after all rows are written without an error. A store in
         the folder is replaced, other files are not.

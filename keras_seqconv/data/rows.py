@@ -228,8 +228,8 @@ def tfds_builder(name: str, source: str | None, target: str | None, data_dir):
         if configs:
             hint = f"Configurations of {base}: {', '.join(configs[:40])}. "
         raise ValueError(
-            "`name` must be a folder of text files (there is none of that name) or of "
-            f"TensorFlow Datasets. {hint}Received: name={name!r} "
+            "`dataset` must be a folder of text files (there is no such folder) or of "
+            f"TensorFlow Datasets. {hint}Received: dataset={name!r} "
             f"({str(error).splitlines()[0]})"
         ) from error
 

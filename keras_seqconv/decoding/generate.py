@@ -26,6 +26,7 @@ from keras_seqconv.decoding.tasks import (
 from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import (
     check_choice,
+    check_integer,
     check_positive_integer,
     check_shape,
     plain,
@@ -191,6 +192,8 @@ def sample_hypotheses(
     """
     tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
     of_call = {name: names.pop(name) for name in tensors}
+    if "max_length" in of_call:  # whose default must not limit `min_length`
+        names["max_length"] = max(names.get("min_length", 0), SampleOptions.max_length)
     options = SampleOptions.of_call(options, names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
@@ -203,17 +206,23 @@ def sample_hypotheses(
             f"`seed` must hold a pair for each of {rows} sentences. "
             f"Received: seed={seed}"
         )
+    limits, longest = limits_of(model, options, tensors)
+    draws, length = options.num_samples, longest + 1
     if ops.is_tensor(seed):
-        check_shape("seed", seed, (rows and rows * options.num_samples, None))
+        check_shape("seed", seed, (rows and rows * draws, None))
+        if isinstance(length, int) and (seed.shape[1] or length) < length:
+            raise ValueError(
+                f"`seed` must have a column for each of {length} steps. "
+                f"Received: seed.shape={tuple(seed.shape)}"
+            )
         tensors["uniforms"] = seed
     else:
-        limits, longest = limits_of(model, options, tensors)
-        draws, length = options.num_samples, longest + 1
         # Drawn outside of the cached graph: another seed needs no other graph.
         if of_rows:
             # The steps first: a longer limit changes no draw.
             drawn = [uniforms(row_seed, (int(length), draws)).T for row_seed in seed]
-            tensors["uniforms"] = ops.convert_to_tensor(np.concatenate(drawn))
+            drawn = np.reshape(drawn, (-1, int(length)))
+            tensors["uniforms"] = ops.convert_to_tensor(drawn, dtype="float32")
         else:
             shape = ops.shape(limits)[0] * draws, length
             tensors["uniforms"] = keras.random.uniform(
@@ -305,6 +314,8 @@ def _inputs(model, options, source_ids, prefix_ids, batch_size) -> dict:
                 "`batch_size` is for language models without `prefix_ids`. "
                 f"Received: batch_size={batch_size} and {', '.join(tensors)}"
             )
+        if not ops.is_tensor(batch_size):
+            check_integer("batch_size", batch_size, 0)
         # As a tensor, because one graph serves all sizes.
         tensors["rows"] = ops.zeros((batch_size, 0), "int32")
     check_tensors(model, tensors, in_place(tensors))

@@ -49,7 +49,9 @@ class SearchOptions(Options):
     max_length_ratio: float = option(
         0.0, "added to --max-length for each source token", ge=0, le=1000
     )
-    length_penalty: float = option(1.0, "exponent of the length that divides a score")
+    length_penalty: float = option(
+        1.0, "exponent of the length that divides a score", ge=-10, le=10
+    )
     length_penalty_kind: Literal["power", "gnmt"] = option(
         "power", "score / L**X, or score / ((5 + L) / 6)**X"
     )
@@ -59,9 +61,9 @@ class SearchOptions(Options):
         flag="--not-normalized",
     )
     unk_penalty: float = option(
-        0.0, "subtracted from the log-probability of unknown tokens"
+        0.0, "subtracted from the log-probability of unknown tokens", ge=-1e6, le=1e6
     )
-    temperature: float = option(1.0, "divisor of the logits", gt=0)
+    temperature: float = option(1.0, "divisor of the logits", ge=1e-4)
     no_repeat_ngram_size: int = option(
         0, "size of n-grams that occur at most once", ge=0, le=100
     )

@@ -154,16 +154,22 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
             raise gradio.Error(str(error), print_exception=False) from error
         _tell_unknown(gradio, translator.source_tokenizer, lines)
         texts = [hypotheses[0].text if hypotheses else "" for hypotheses in n_best]
-        if not n_best[0] or not n_best[0][0].tokens:
+        if not any(texts):
             gradio.Warning("There is no word to translate.")
             return gradio.skip()
-        ids = translator.source_ids(lines[:1])[0][0]
-        read = translator.source_tokenizer.to_tokens(ids)
-        picture = plots.attention(
-            n_best[0][0].attention, [*read, "</s>"], [*n_best[0][0].tokens, "</s>"]
-        )
-        drawn = draw_kernels(text, texts[0], layer)
-        return "\n".join(texts), "".join(map(table, n_best)), _whole(picture), drawn
+        picture = drawn = None
+        if texts[0]:
+            ids = translator.source_ids(lines[:1])[0][0]
+            read = translator.source_tokenizer.to_tokens(ids)
+            picture = _whole(
+                plots.attention(
+                    n_best[0][0].attention,
+                    [*read, "</s>"],
+                    [*n_best[0][0].tokens, "</s>"],
+                )
+            )
+            drawn = draw_kernels(text, texts[0], layer)
+        return "\n".join(texts), "".join(map(table, n_best)), picture, drawn
 
     def draw_kernels(text, translation, layer):
         _check(gradio, text)

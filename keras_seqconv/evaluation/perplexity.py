@@ -134,7 +134,8 @@ def text_perplexity(
             "`generator` must be a model of Keras: load it with the `runtime` keras."
         )
     model, limit = generator.model, generator.model.max_target_length
-    if break_mode == "none" and limit and (tokens_per_sample or 0) > limit:
+    filled = break_mode == "none" or context_window
+    if filled and limit and (tokens_per_sample or 0) > limit:
         raise ValueError(
             f"`tokens_per_sample` must be at most the {limit} positions of the model. "
             f"Received: {tokens_per_sample}"

@@ -114,8 +114,10 @@ class _OfTexts:
         return {self.output: texts, "score": drawn["scores"]}
 
     def score_texts(self, target, *sources):
-        longest = self.servable.max_target_length
-        inputs = self._tokens(self.writer, target, longest)
+        tokenize = self.writer.tokenize_tensor
+        if not sources:
+            tokenize = self.writer.tokenize_lines_tensor
+        inputs = self._padded(tokenize(target), self.servable.max_target_length)
         for text in sources:
             inputs += self._sources(text)
         return self.score(*inputs)
@@ -131,13 +133,13 @@ class _OfTexts:
         return {"tokens": counts, "unknown": tf.reduce_sum(unknown, axis=1)}
 
     def _sources(self, text):
-        return self._tokens(self.reader, text, self.servable.max_source_length)
+        rows = self.reader.tokenize_tensor(text)
+        return self._padded(rows, self.servable.max_source_length)
 
-    def _tokens(self, tokenizer, texts, longest: int):
+    def _padded(self, rows, longest: int):
         """Ids (N, S) and lengths (N,); one id beyond the limit is left."""
-        rows = tokenizer.tokenize_tensor(texts)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        return rows[:, : longest + 1].to_tensor(tokenizer.pad_id), lengths
+        return rows[:, : longest + 1].to_tensor(self.reader.pad_id), lengths
 
 
 def _graph(function, *names: str):

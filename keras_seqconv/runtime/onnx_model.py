@@ -115,23 +115,30 @@ class OnnxModel:
     ) -> Hypotheses:
         """See `keras_seqconv.decoding.score`: a search that is forced to the targets.
 
-        Targets are (B, T) and hold an end token.
+        Targets are (B, T). The search goes on after one without an end token, so the
+        score is that of the target's own tokens.
         """
         check_tensors(self, {"target_ids": target_ids})
-        return self.beam_search_hypotheses(
-            source_ids,
-            prefix_ids=target_ids,
+        options = BeamOptions(
             num_beams=1,
             max_length=target_ids.shape[1],
             length_penalty=length_penalty,
             length_penalty_kind=length_penalty_kind,
             normalize=normalize,
         )
+        found = self.beam_search_hypotheses(
+            source_ids, prefix_ids=target_ids, options=options
+        )
+        positional = found.positional_scores[:, :, : target_ids.shape[1]]
+        own = target_ids[:, None, : positional.shape[-1]] != self.pad_id
+        sums = np.where(own, positional, 0.0).sum(axis=-1)
+        scores = sums / options.length_divisor(own.sum(axis=-1))
+        return found._replace(scores=scores)
 
     def stream_ids(
         self, prefix_ids: list[int], seed: tuple[int, int], options: SampleOptions
     ) -> Iterator[int]:
-        """Yields the tokens after a prefix as they are drawn, without the end token.
+        """The tokens after a prefix as they are drawn, without the end token.
 
         Args:
             prefix_ids: first tokens of the text.
@@ -139,12 +146,16 @@ class OnnxModel:
             options: of the draw.
         """
         prefix = np.array([prefix_ids or [self.pad_id]])
-        steps, *_ = self._begun(options, None, prefix, [seed])
-        for number, (_, made) in enumerate(steps):
-            if not (made["next_scores"] > NEVER).any():
-                return
-            if number >= len(prefix_ids):
-                yield int(made["next_ids"][0, 0])
+        steps, *_ = self._begun(options, None, prefix, [seed])  # or an error, now
+
+        def drawn():
+            for number, (_, made) in enumerate(steps):
+                if not (made["next_scores"] > NEVER).any():
+                    return
+                if number >= len(prefix_ids):
+                    yield int(made["next_ids"][0, 0])
+
+        return drawn()
 
     def search_graphs(self, **options) -> dict:
         """The graphs of a beam search, see `keras_seqconv.export.onnx`.

@@ -329,7 +329,7 @@ _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
 
 def iterate_lines(
-    input: str | os.PathLike | BinaryIO, on_error: str = "raise"
+    input: str | os.PathLike | BinaryIO, on_error: str | None = None
 ) -> Iterator[str]:
     r"""The lines of UTF-8, read as they are asked for.
 
@@ -338,8 +338,9 @@ def iterate_lines(
 
     Args:
         input: a file, plain or compressed with gzip, bzip2 or xz, or a binary stream.
-        on_error: where a line is not UTF-8: "raise", or "replace" what is wrong by
-            U+FFFD, or "keep" it, as Python's "surrogateescape" does.
+        on_error: where a line is not UTF-8: None to raise, or "raise" to name this
+            option as well, or "replace" what is wrong by U+FFFD, or "keep" it, as
+            Python's "surrogateescape" does.
 
     Raises:
         OSError: it cannot be read.
@@ -376,11 +377,12 @@ def iterate_lines(
             try:
                 text = line.decode()
             except UnicodeDecodeError as error:
-                if on_error == "raise":
+                if on_error in (None, "raise"):
+                    hint = on_error and ' (`on_error` "replace" goes on)'
                     raise ValueError(
                         f"{name} must be UTF-8; line {number} has the byte "
-                        f"0x{line[error.start]:02x} at position {error.start + 1} "
-                        '(`on_error` "replace" goes on).'
+                        f"0x{line[error.start]:02x} at position {error.start + 1}"
+                        f"{hint or ''}."
                     ) from None
                 text = line.decode(errors=_CODEC[on_error])
             yield text

@@ -109,6 +109,10 @@ class Tokenizer:
         end = tf.fill([rows.nrows(), 1], END_ID)
         return tf.concat([tf.cast(rows, tf.int32), end], axis=1)
 
+    def tokenize_lines_tensor(self, texts):
+        """`tokenize_lines` of `texts` (N,), tf.string: ragged int32 (N, None)."""
+        return self.tokenize_tensor(texts)
+
     def detokenize_tensor(self, ids):
         """Texts (N,), tf.string, of `ids` (N, L): up to the end id, without padding."""
         ids = ids.to_tensor(PAD_ID) if isinstance(ids, tf.RaggedTensor) else ids
@@ -362,6 +366,11 @@ class CharacterTokenizer(_VocabularyTokenizer):
         if "\n" not in self.tokens:
             return super().tokenize_lines(texts)
         return [ids[:-1] for ids in self.tokenize(f"{text}\n" for text in texts)]
+
+    def tokenize_lines_tensor(self, texts):
+        if "\n" not in self.tokens:
+            return super().tokenize_lines_tensor(texts)
+        return self.tokenize_tensor(tf.strings.join([texts, "\n"]))[:, :-1]
 
     @staticmethod
     def _split_tensor(texts):

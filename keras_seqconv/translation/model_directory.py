@@ -177,7 +177,7 @@ def write_model_graphs(folder: str | os.PathLike, model=None) -> None:
     """
     import keras
 
-    folder = Path(folder)
+    folder = Path(os.path.realpath(folder))  # a link may lead to another file system
     if keras.backend.backend() == "jax":
         hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(

@@ -14,7 +14,7 @@ import numpy as np
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
 from keras_seqconv.support.arguments import check_integer, check_positive_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
-from keras_seqconv.tokenizers.common import check_one_vocabulary
+from keras_seqconv.tokenizers.common import BOS_ID, check_one_vocabulary
 from keras_seqconv.translation.text_model import (
     TextModel,
     UnknownTokens,
@@ -264,7 +264,7 @@ class Translator(TextModel):
             search, "source_ids", sources, lengths, widest, seeds
         ):
             for row, index in enumerate(batch.indices):
-                best = self._read(hypotheses, row, lengths[index])
+                best = [*self._read(hypotheses, row, lengths[index])]
                 if options.replace_unknowns:
                     words = self.source_tokenizer.split(texts[index])
                     words = words[: lengths[index] - 1]
@@ -320,24 +320,23 @@ class Translator(TextModel):
                 stacklevel=3,
             )
 
-    def _read(self, hypotheses, row: int, source_length: int) -> list[Translation]:
+    def _read(self, hypotheses, row: int, source_length: int) -> Iterator[Translation]:
         """The translations in one row of hypotheses, for a source of length S."""
-        translations, attention = [], None
+        attention = None
         for n, length in enumerate(hypotheses.lengths[row]):
             if length == 0:  # the search found fewer
                 break
-            ids = hypotheses.ids[row, n, :length].tolist()
+            ids = hypotheses.ids[row, n, :length]
+            kept = ids != BOS_ID  # which has no token
             if hypotheses.attention is not None:
-                attention = hypotheses.attention[row, n, :length, :source_length]
-            translation = Translation(
+                attention = hypotheses.attention[row, n, :length, :source_length][kept]
+            yield Translation(
                 self.target_tokenizer.detokenize([ids])[0],
                 float(hypotheses.scores[row, n]),
                 tuple(self.target_tokenizer.to_tokens(ids)),
-                hypotheses.positional_scores[row, n, :length],
+                hypotheses.positional_scores[row, n, :length][kept],
                 attention,
             )
-            translations.append(translation)
-        return translations
 
     def _without_unknowns(
         self, translation: Translation, words: list[str], options: TranslationOptions
@@ -391,14 +390,15 @@ class LanguageGenerator(TextModel):
         """Scores each text: log-probability, end included, over the length penalty.
 
         With the default penalty this is the mean over tokens, and exp(-score) is the
-        perplexity. `options` as in `Translator.score`.
+        perplexity. The end is a line break where that is a token, as in training.
+        `options` as in `Translator.score`.
 
         Raises:
             ValueError: a text has more tokens than the model has positions, or an
                 option breaks its rule.
         """
         texts = self._texts("texts", texts)
-        return self._scores("texts", self.tokenizer.tokenize(texts), options)
+        return self._scores("texts", self.tokenizer.tokenize_lines(texts), options)
 
     def generate(
         self, prompts: Iterable[str], num_beams: int | None = None, **search

@@ -201,6 +201,8 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
     right, model, language = (folder / n for n in ("right", "model", "language"))
     short, source = folder / "short", ["--source", folder / "source"]
     gap = write(tmp_path / "gap", "a", " ", "b")
+    (latin := tmp_path / "latin").write_bytes("ä\n".encode("latin1"))
+    small_models.make_conv_s2s().save(plain := tmp_path / "plain")
     scored = ["--hypotheses", right, "--reference"]
     for arguments, words in (
         ([], "Give a MODEL, or translations by --hypotheses"),
@@ -222,6 +224,13 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([language, *source, "--reference", right], "language model"),
         ([model, "--text", right], "--text is for language models"),
         (["--text", right], "--text needs the directory of a language model"),
+        (["--dataset", "./none", *scored[:2]], "--dataset must be there, as it is a"),
+        (
+            [plain, "--dataset", right, "--split", "train", "--metrics", "perplexity"],
+            "must have sources to translate",
+        ),
+        ([*scored, latin], "line 1 has the byte 0xe4 at position 1."),
+        ([*scored, right, "--dtype", "float16"], "--dtype needs a MODEL that transl"),
         ([language, "--text", folder / "empty"], "empty must hold a line at least"),
         ([*scored, right, "--num-beams", 2], "--num-beams needs a MODEL that transl"),
         ([*scored, right, "--output-hypotheses", "x"], "--output-hypotheses needs a M"),

@@ -29,6 +29,11 @@ WRONG = [
     ({"min_length": 5, "max_length": 4}, "`min_length` must be at most"),
     ({"max_length": 10**9}, "`max_length` must be at most 1000000"),
     ({"length_penalty": float("nan")}, "`length_penalty` must be a finite"),
+    # Beyond these bounds float32 has no score, and no hypothesis would be left.
+    ({"length_penalty": -11}, "`length_penalty` must be a finite number >= -10"),
+    ({"length_penalty": 11}, "a finite number >= -10 and <= 10"),
+    ({"unk_penalty": 1e30}, "`unk_penalty` must be a finite number"),
+    ({"temperature": 1e-39}, "`temperature` must be a finite number >= 0.0001"),
     ({"suppressed_ids": [END]}, "`suppressed_ids` must not contain the end"),
     ({"suppressed_ids": [9]}, "`suppressed_ids` must be less than"),
     ({"min_length": 20}, "`min_length` must be less than the `max_target_length`"),
@@ -36,6 +41,8 @@ WRONG = [
     ({"prefix_ids": [[4], [9]]}, "`prefix_ids` must be .* the target .* size 9"),
     ({"prefix_ids": [[4], [-3]]}, "`prefix_ids` must be at least 0 and less"),
     ({"batch_size": 2}, "`batch_size` is for language models"),
+    ({"source_ids": None, "batch_size": -1}, "`batch_size` must be an integer >= 0"),
+    ({"source_ids": None, "batch_size": 2.5}, "`batch_size` must be an integer >= 0"),
 ]
 
 
@@ -43,7 +50,7 @@ def test_wrong_arguments_are_named():
     model = Recurrent(9, max_target_length=12)
     for options, words in WRONG:
         with pytest.raises(ValueError, match=f"(?s){words}.*Received: "):
-            decoding.beam_search(model, [[4, 2], [5, 2]], **options)
+            decoding.beam_search(model, **{"source_ids": [[4, 2], [5, 2]]} | options)
     for options in ({"num_samples": 0}, {"top_k": 0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match=f"`{next(iter(options))}` must be"):
             decoding.sample(model, [[4, 2]], **options)
@@ -55,6 +62,13 @@ def test_wrong_arguments_are_named():
     largest = np.array([[8, 2], [8, 2]])
     ids, _ = decoding.beam_search(model, largest, max_length=3, prefix_ids=[[8], [8]])
     assert (to_numpy(ids)[:, :, 0] == 8).all()
+    for penalty, unknown, temperature in ((-10, 1e6, 1e-4), (10, -1e6, 1e4)):
+        ids, scores = decoding.beam_search(
+            model, largest, max_length=11, prefix_ids=[[3], [3]],
+            length_penalty=penalty, unk_penalty=unknown, temperature=temperature,
+        )  # fmt: skip
+        assert np.isfinite(to_numpy(scores)).all()
+        assert (to_numpy(ids)[:, :, 0] == 3).all()
     with pytest.raises(TypeError, match="'beams'. Did you mean num_beams.*beams=3"):
         decoding.beam_search(model, [[4, 2]], beams=3)
     chosen = decoding.BeamOptions(num_beams=2, max_length=8)

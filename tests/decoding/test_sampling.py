@@ -55,7 +55,8 @@ def test_draws_follow_the_probabilities(table, options, kept):
 
 def test_seeds_that_do_not_fit_are_named():
     model, sources = Recurrent(20), [[4, 2], [5, 2]]
-    for seed in ([(1, 1)], [(1, 1)] * 3, keras.ops.ones((3, 5))):
+    short = keras.ops.ones((2, 4))  # and five steps
+    for seed in ([(1, 1)], [(1, 1)] * 3, keras.ops.ones((3, 5)), short):
         with pytest.raises(ValueError, match="`seed` must h"):
             decoding.sample(model, sources, seed=seed, max_length=4)
     draws = [
@@ -63,6 +64,17 @@ def test_seeds_that_do_not_fit_are_named():
         for seed in (3, np.int64(3))
     ]
     assert np.array_equal(*draws)
+    none, _ = decoding.sample(model, np.zeros((0, 2), "int32"), seed=[], max_length=4)
+    assert to_numpy(none).shape[0] == 0
+
+
+@pytest.mark.tensorflow  # JAX wants constant shapes
+def test_the_default_length_is_no_limit_of_a_tensor():
+    length = keras.ops.convert_to_tensor(260)
+    ids, _ = decoding.sample(
+        Recurrent(20), [[4, 2]], seed=1, max_length=length, min_length=250
+    )
+    assert END not in to_numpy(ids)[0, 0, :250] and END in to_numpy(ids)[0, 0, 250:]
 
 
 def test_draws_repeat_with_a_seed_only():
