@@ -30,15 +30,21 @@ def token_weights(labels, pad_id: int, sample_weight=None):
     Args:
         labels: integers (B, T).
         pad_id: label of padding.
-        sample_weight: numbers (B,) or (B, T), or None for 1.
+        sample_weight: numbers (B,), (B, T) or (B, T, 1), or None for 1.
+
+    Raises:
+        ValueError: `sample_weight` has another shape.
     """
     weights = ops.cast(ops.not_equal(labels, pad_id), "float32")
     if sample_weight is None:
         return weights
     sample_weight = ops.cast(sample_weight, "float32")
-    missing = len(weights.shape) - len(sample_weight.shape)
-    shape = (*ops.shape(sample_weight), *[1] * missing)
-    return weights * ops.reshape(sample_weight, shape)
+    if len(sample_weight.shape) == 3 and sample_weight.shape[-1] == 1:
+        sample_weight = ops.squeeze(sample_weight, axis=-1)
+    if len(sample_weight.shape) == 1:
+        sample_weight = ops.expand_dims(sample_weight, axis=1)
+    check_shape("sample_weight", sample_weight, weights.shape, (1, None))
+    return weights * sample_weight
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")

@@ -79,6 +79,14 @@ def test_weights_padding_and_extreme_logits():
     logits[0, 0, 2] = 1e4
     found = loss(np.array([[3, 1], [2, 2]]), logits, np.array([2.0, 1.0]))
     np.testing.assert_allclose(found, (2e4 + 2 * np.log(4)) / 4, rtol=1e-6)
+    labels, weights = np.array([[3, 2], [2, 3]]), np.array([[1.0, 2.0], [3.0, 4.0]])
+    logits[1, 1, 3] = 5
+    np.testing.assert_allclose(
+        loss(labels, logits, weights[..., None]), loss(labels, logits, weights)
+    )
+    for shape in ((2, 2, 2), (2, 3), (3,)):
+        with pytest.raises(ValueError, match="`sample_weight` must have the shape"):
+            loss(labels, logits, np.ones(shape))
     assert float(loss(np.ones((2, 2)), logits)) == 0  # nothing but padding
     (slope,) = gradients(lambda x: loss(np.ones((2, 2), "int32"), x), logits)
     assert not np.any(to_numpy(slope))

@@ -299,6 +299,24 @@ def test_sums_are_divided_by_all_tokens_and_clipped():
     np.testing.assert_allclose(variables[1], [-0.1], atol=1e-6)
 
 
+def test_gradients_belong_to_the_variables_of_the_call():
+    variables = [keras.Variable(np.zeros(2)), keras.Variable(np.zeros(2))]
+    optimizer = TokenNormalized(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+    gradients = [keras.ops.ones(2), 5 * keras.ops.ones(2)]
+    if keras.backend.backend() == "jax":
+        with pytest.raises(ValueError, match="On JAX `stateless_apply_sums` takes"):
+            optimizer.apply_sums(gradients, 1, variables)
+        return
+    optimizer.apply_sums(gradients, 1, variables[::-1])
+    np.testing.assert_allclose(variables, [[-5, -5], [-1, -1]])
+    for count in (1, 3):
+        with pytest.raises(ValueError, match="must be of 2 variables. Received: "):
+            optimizer.apply_sums([keras.ops.ones(2)] * count, 1, variables)
+    with pytest.raises(ValueError, match="Unknown variable"):
+        optimizer.apply_sums(gradients[:1], 1, [keras.Variable(np.zeros(2))])
+
+
 @pytest.mark.tensorflow
 def test_weights_on_which_the_loss_does_not_depend():
     variables = [keras.Variable(np.ones(2)), keras.Variable(np.ones(1))]

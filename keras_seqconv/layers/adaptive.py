@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_seqconv.layers.sequences import LayerOptions, SequenceLayer, zero_masked
 from keras_seqconv.ops.fused import log_prob_of_rows, take, wide
-from keras_seqconv.support.arguments import check_integer, plain
+from keras_seqconv.support.arguments import check_integer, check_shape, plain
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -261,6 +261,8 @@ class AdaptiveSoftmax(SequenceLayer):
             Tensor (...), float32 (float64 under that policy).
         """
         self._require_built()
+        ids = ops.convert_to_tensor(ids)
+        check_shape("ids", ids, tuple(features.shape[:-1]))
         shape = ops.shape(ids)
         features = ops.cast(features, self.compute_dtype)
         features = ops.reshape(features, (-1, features.shape[-1]))  # (N, C)

@@ -93,6 +93,8 @@ class MultiHeadAttention(SequenceLayer):
     ```
     """
 
+    _partners = {"key": "value"}
+
     def __init__(
         self,
         num_heads: int,
@@ -118,11 +120,6 @@ class MultiHeadAttention(SequenceLayer):
         channels = self._accept(inputs_shape)
         check_sequence("value", value_shape)
         check_sequence("key", key_shape)
-        if _known(value_shape[1], key_shape[1]) and value_shape[1] != key_shape[1]:
-            raise ValueError(
-                "`key` and `value` must have the same length. Received: "
-                f"key.shape={key_shape}, value.shape={value_shape}"
-            )
         if self.head_dim is None and channels % self.num_heads:
             raise ValueError(
                 "The channels of `inputs` must be a multiple of `num_heads` when "
@@ -466,17 +463,21 @@ class MultiHeadAttention(SequenceLayer):
         if value is not None or key is not None:
             self._require_no_canon()
         inputs = zero_masked(inputs, mask)
+        masks = {"value_mask": value_mask, "key_mask": key_mask}
         if value is None:
-            value = inputs
-            value_mask = mask if value_mask is None else value_mask
-        if key_mask is not None:
-            key_mask = checked_mask("key_mask", key_mask, value.shape[:2])
-            real = True if value_mask is None else ops.cast(value_mask, "bool")
-            value_mask = ops.logical_and(key_mask, real)
-        if value_mask is not mask:
-            value = zero_masked(value, value_mask, "value_mask")
-        key = value if key is None else zero_masked(key, value_mask, "value_mask")
-        return inputs, value, key, value_mask
+            value, masks["mask"] = inputs, mask
+        if key is not None:
+            check_shape("key", key, (*value.shape[:2], None))
+        masks = [
+            checked_mask(name, of_keys, value.shape[:2])
+            for name, of_keys in masks.items()
+            if of_keys is not None
+        ]
+        real = functools.reduce(ops.logical_and, masks) if masks else None
+        key = None if key is None else zero_masked(key, real)
+        if value is not inputs or len(masks) > 1 or mask is None:
+            value = zero_masked(value, real)
+        return inputs, value, value if key is None else key, real
 
     def compute_output_shape(self, inputs_shape, value_shape=None, key_shape=None):
         return (*inputs_shape[:-1], self.output_dim or inputs_shape[-1])

@@ -20,7 +20,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops.fused import gated
-from keras_seqconv.support.arguments import check_choice, plain
+from keras_seqconv.support.arguments import check_choice
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -93,10 +93,9 @@ class _ConvolutionModule(SequenceLayer):
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
-        if not isinstance(plain(seed), (int, type(None))):
-            raise ValueError(f"`seed` must be an integer or None. Received: {seed=}")
         # Not the numbers that the convolution draws for its DropConnect.
-        self._seed_dropout(input_dropout, None if seed is None else seed + 2**16)
+        shifted = None if self.seed is None else self.seed + 2**16
+        self._seed_dropout(input_dropout, shifted)
 
     def _make_convolution(self, convolution_class, num_heads, **options):
         if self.weight_dropout_mask is not None:
@@ -323,5 +322,4 @@ class SurplusDynamicConv(DynamicConv):
         return self.query_groups * self.kernel_size
 
     def _normalized(self, logits):
-        kernel = ops.softmax(logits, axis=-1) if self.kernel_softmax else logits
-        return kernel[..., : self.kernel_size]
+        return super()._normalized(logits)[..., : self.kernel_size]

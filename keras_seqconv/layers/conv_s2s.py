@@ -12,8 +12,8 @@ import keras
 from keras import ops
 
 from keras_seqconv.layers.sequences import (
-    KernelOptions,
     LayerOptions,
+    PenaltyOptions,
     SequenceLayer,
     checked_mask,
     fold_beams,
@@ -185,7 +185,7 @@ class ConvS2SBlock(_WeightNormalized):
         residual: bool = True,
         seed: int | None = None,
         folded: bool = False,
-        **kwargs: Unpack[KernelOptions],
+        **kwargs: Unpack[PenaltyOptions],
     ):
         super().__init__(folded, **kwargs)
         self._set_arguments(locals())
@@ -329,9 +329,8 @@ class ConvS2SAttention(_WeightNormalized):
         """
         check_sequence("values", values.shape, self.further_widths["values"])
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
-        query = self._query(inputs, target_embeddings, keys, num_beams)
-        weights = ops.cast(_softmax(query, keys, keys_mask), self.compute_dtype)
-        context = ops.matmul(weights, values)
+        weights = self._weights(inputs, target_embeddings, keys, keys_mask, num_beams)
+        context = ops.matmul(ops.cast(weights, self.compute_dtype), values)
         if keys_mask is None:
             count = ops.cast(ops.shape(keys)[1], self.wide_dtype)
         else:
@@ -349,15 +348,14 @@ class ConvS2SAttention(_WeightNormalized):
         target_embeddings = ops.cast(target_embeddings, self.compute_dtype)
         keys = ops.cast(keys, self.compute_dtype)
         keys_mask = checked_mask("keys_mask", keys_mask, keys.shape[:2])
-        query = self._query(inputs, target_embeddings, keys)
-        weights = unfold_beams(_softmax(query, keys, keys_mask), inputs)
-        return ops.cast(weights, "float32")
+        weights = self._weights(inputs, target_embeddings, keys, keys_mask)
+        return ops.cast(unfold_beams(weights, inputs), "float32")
 
-    def _query(self, inputs, target_embeddings, keys, num_beams=None):
+    def _weights(self, inputs, target_embeddings, keys, keys_mask, num_beams=None):
         for name, tensor in (("target_embeddings", target_embeddings), ("keys", keys)):
             check_sequence(name, tensor.shape, self.further_widths[name])
         query = (self.in_projection(inputs) + target_embeddings) * _SQRT_HALF
-        return fold_beams(query, keys, num_beams)
+        return _softmax(fold_beams(query, keys, num_beams), keys, keys_mask)
 
 
 def _softmax(query, keys, keys_mask):

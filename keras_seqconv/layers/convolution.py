@@ -4,7 +4,7 @@ Letters: B batch, T time, C channels, H heads, R = C / H channels of a head, K t
 n new positions of a step.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -26,6 +26,9 @@ class _HeadOptions(KernelOptions, total=False):
     kernel_softmax: bool
     weight_dropout: float
     seed: int | None
+    dilation_rate: int
+    bias_initializer: Any
+    bias_regularizer: Any
 
 
 class _HeadConvolution(ConvolutionLayer):
@@ -200,6 +203,8 @@ class DynamicConv(_HeadConvolution):
             after masking.
         inputs_mask: mask of `inputs` that Keras passes if there is a query.
     """
+
+    _partners = {"query": "inputs"}
 
     def __init__(
         self,

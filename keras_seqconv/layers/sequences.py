@@ -10,9 +10,9 @@ whether to apply dropout and DropConnect.
 Masks. A mask is boolean (B, T), or a list of such rows, True for real tokens. Masked
 inputs may have any value, also NaN and infinity: every layer sets them to zero first
 (`zero_masked`), as if the sequence ended there, so padding on either side changes no
-result at a real token and no gradient. Keras passes the masks that
-it attaches to tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of
-`inputs`. Masked positions of the outputs have no meaning.
+result at a real token and no gradient. Keras passes the masks that it attaches to
+tensors (`Embedding(mask_zero=True)`), and outputs carry the mask of `inputs`. Masked
+positions of the outputs have no meaning.
 
 NaN and infinity. At an unmasked position they affect only the outputs that depend on
 this position, perhaps in all channels. Other sentences are not affected, nor are
@@ -28,8 +28,7 @@ results of the full pass:
 positions of all steps, which only some layers need. A state is a dict of tensors in the
 compute dtype that keep their shapes: a convolution holds its last K - 1 inputs,
 {"inputs": (B, K - 1, C)}, zeros at first. Steps know neither masks nor dropout. Layers
-that are not causal or not built raise ValueError, as do inputs and states of other
-shapes.
+that are not causal or not built, inputs and states of other shapes raise ValueError.
 
 Arguments. Every argument of a constructor is an attribute of the same name; every
 layer also takes the arguments of `keras.layers.Layer`: `name`, `dtype`, .... Arguments
@@ -52,6 +51,7 @@ from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
     check_dense,
+    check_integer,
     check_kernel_size,
     check_keys,
     check_number,
@@ -76,6 +76,7 @@ _RULES = {
         "hidden_dim", "intermediate_dim", "max_length", "num_heads", "output_dim",
         "query_dim", "query_groups", "units", "vocabulary_size",
     ),
+    lambda name, value: check_integer(name, value): ("seed",),
     check_rate: (
         "activation_dropout", "attention_dropout", "dropout", "input_dropout",
         "weight_dropout",
@@ -138,13 +139,18 @@ class LayerOptions(TypedDict, total=False):
     activity_regularizer: Any
 
 
-class KernelOptions(LayerOptions, total=False):
+class PenaltyOptions(LayerOptions, total=False):
+    """These, and what applies to the kernel of a base class."""
+
+    kernel_regularizer: Any
+    kernel_constraint: Any
+
+
+class KernelOptions(PenaltyOptions, total=False):
     """These, and arguments of a base class with a kernel."""
 
     use_bias: bool
     kernel_initializer: Any
-    kernel_regularizer: Any
-    kernel_constraint: Any
 
 
 def argument_names(layer_class: type) -> list[str]:
@@ -168,6 +174,7 @@ class SequenceLayer(keras.layers.Layer):
         **kwargs: `name`, `dtype` and other arguments of `keras.layers.Layer`.
     """
 
+    _partners = {}  # further arguments, and those with the same positions
     _quantized = {}  # what `quantized_layers` gives, to be done after `build`
 
     def __init__(self, **kwargs: Unpack[LayerOptions]):
@@ -178,6 +185,9 @@ class SequenceLayer(keras.layers.Layer):
 
     def __call__(self, *args, **kwargs):
         check_export_dtype(self.compute_dtype)
+        for name, value in kwargs.items():
+            if isinstance(value, list) and name.endswith("mask"):
+                kwargs[name] = ops.convert_to_tensor(value)  # Keras splits lists
         return super().__call__(*args, **kwargs)
 
     def _post_build(self):
@@ -192,6 +202,8 @@ class SequenceLayer(keras.layers.Layer):
         for name, width in self.further_widths.items():
             if arguments.get(name) is not None:
                 check_sequence(name, arguments[name].shape, width)
+                if (partner := arguments.get(self._partners.get(name))) is not None:
+                    check_shape(name, arguments[name], (*partner.shape[:2], None))
         return super().compute_output_spec(*args, **kwargs)
 
     def _accept(self, shape, ndim: int | None = 3) -> int:

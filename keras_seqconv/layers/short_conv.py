@@ -3,7 +3,8 @@
 Letters: B batch, T time, C channels, K taps, D dilation, n new positions of a step.
 """
 
-from typing import Unpack
+import functools
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras import ops
 from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
     LayerOptions,
+    PenaltyOptions,
     by_rows,
     zero_masked,
 )
@@ -82,6 +84,8 @@ class ShortConv(ConvolutionLayer):
         super().__init__(**kwargs)
         check_choice("activation", activation, (None, "silu"))
         self._set_arguments({**locals(), "padding": "causal"})
+        # `keras.RematScope` replaces the attribute `activation` during calls.
+        self._activation_name = activation
         self.padding = check_choice("padding", padding, ("causal", "same", "valid"))
         if residual and padding == "valid":
             raise ValueError(
@@ -148,7 +152,7 @@ class ShortConv(ConvolutionLayer):
 
     def _finished(self, outputs, inputs):
         residual = inputs if self.residual and not self._residual_in_kernel else None
-        return finished(outputs, self.bias, residual, self.activation)
+        return finished(outputs, self.bias, residual, self._activation_name)
 
     def compute_output_shape(self, inputs_shape) -> tuple:
         batch, length, channels = inputs_shape
@@ -159,9 +163,18 @@ class ShortConv(ConvolutionLayer):
     def compute_mask(self, inputs, previous_mask):
         if previous_mask is None or self.padding != "valid":
             return previous_mask
-        # All taps are real where the first and the last one are.
-        last = previous_mask[:, self.history :]
-        return ops.logical_and(last, previous_mask[:, : -self.history or None])
+        starts = range(0, self.history + 1, self.dilation_rate)
+        ends = (start - self.history or None for start in starts)
+        taps = (previous_mask[:, i:end] for i, end in zip(starts, ends, strict=True))
+        return functools.reduce(ops.logical_and, taps)
+
+
+class _FurtherOptions(PenaltyOptions, total=False):
+    dilation_rate: int
+    kernel_initializer: Any
+    bias_initializer: Any
+    bias_regularizer: Any
+    bias_constraint: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -190,7 +203,7 @@ class GatedShortConv(ShortConv):
         padding: str = "causal",
         *,
         use_bias: bool = False,
-        **kwargs: Unpack[LayerOptions],
+        **kwargs: Unpack[_FurtherOptions],
     ):
         super().__init__(kernel_size, activation, padding, use_bias=use_bias, **kwargs)
 

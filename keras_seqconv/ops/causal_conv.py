@@ -187,6 +187,7 @@ class _CausalConv1D(keras.Operation):
         ):
             window = ops.pad(inputs, [(0, 0), (history, 0), (0, 0)])
         if segment_ids is not None:
+            segment_ids = ops.cast(segment_ids, "int32")
             outputs = _within_segments(window, kernel, segment_ids, self.dilation)
         elif initial_state is not None:
             outputs = last_outputs(window, kernel, self.dilation)
@@ -195,16 +196,32 @@ class _CausalConv1D(keras.Operation):
         outputs = finished(outputs, bias, residual, self.activation)
         if not self.return_final_state:
             return outputs
+        if segment_ids is not None and history and segment_ids.shape[1] != 0:
+            window = _within_last_segment(window, segment_ids, mask, history)
         return outputs, _last(window, history, mask)
+
+
+def _segments_of(segment_ids, history):
+    """(B, (K - 1) D + T): the initial state belongs to the segment of position 0."""
+    first = ops.repeat(segment_ids[:, :1], history, axis=1)
+    return ops.concatenate([first, segment_ids], axis=1)
+
+
+def _within_last_segment(window, segment_ids, mask, history):
+    """The window with zeros outside of the segment of the last position of each row."""
+    segments = _segments_of(segment_ids, history)
+    last = segment_ids[:, -1:]
+    if mask is not None:
+        last = (history - 1 + _lengths(mask))[:, None]
+        last = ops.take_along_axis(segments, last, axis=1)
+    return ops.where(ops.expand_dims(segments == last, -1), window, 0.0)
 
 
 def _within_segments(window, kernel, segment_ids, dilation):
     """A sum of K shifted copies of the inputs, each without other segments."""
     taps, channels = kernel.shape[-1], window.shape[-1]
     kernel = wide(ops.repeat(kernel, channels // kernel.shape[0], axis=0))
-    segment_ids = ops.cast(segment_ids, "int32")
-    first = ops.repeat(segment_ids[:, :1], (taps - 1) * dilation, axis=1)
-    segments = ops.concatenate([first, segment_ids], axis=1)
+    segments = _segments_of(segment_ids, (taps - 1) * dilation)
     sizes, total = ops.shape(segment_ids), 0.0
     for tap in range(taps):
         start = (0, tap * dilation)
@@ -222,10 +239,14 @@ def _last(window, history, mask):
     if mask is None:  # of known size, as loops need it
         start = (0, length - history, 0)
         return ops.slice(window, start, (batch, history, channels))
-    positions = ops.arange(1, ops.shape(mask)[1] + 1)
-    lengths = ops.max(ops.where(mask, positions, 0), axis=1, initial=0)
-    rows = lengths[:, None] + ops.arange(history)[None]
+    rows = _lengths(mask)[:, None] + ops.arange(history)[None]
     return ops.take_along_axis(window, rows[..., None], axis=1)
+
+
+def _lengths(mask):
+    """Positions (B,) of each row up to its last one."""
+    positions = ops.arange(1, ops.shape(mask)[1] + 1)
+    return ops.max(ops.where(mask, positions, 0), axis=1, initial=0)
 
 
 def finished(outputs, bias, residual, activation):

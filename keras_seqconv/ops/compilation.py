@@ -121,8 +121,8 @@ def _jitted(formula, static):
 # Modules of exporters to other runtimes. TensorFlow tells when it traces a SavedModel;
 # these leave no trace but their frames, and start from any `keras.Model`.
 _EXPORTERS = (
-    "keras.src.export.litert", "keras.src.export.onnx", "keras.src.export.openvino",
-    "tf2onnx", "openvino", "keras_seqconv.models.onnx_graphs",
+    "keras.src.export.litert.", "keras.src.export.onnx.", "keras.src.export.openvino.",
+    "tf2onnx.", "openvino.", "keras_seqconv.models.onnx_graphs.",
 )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def leaves_tensorflow() -> bool:
         return False
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_EXPORTERS):
+        if f"{frame.f_globals.get('__name__', '')}.".startswith(_EXPORTERS):
             return True
         frame = frame.f_back
     return False

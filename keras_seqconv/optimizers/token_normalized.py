@@ -40,7 +40,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
     forgotten with all of its micro-batches.
 
     `SequenceModel.compile` wraps its optimizer in this one. A custom training loop
-    passes the gradients of `scale_loss(sum of token losses)` to `apply_sums`.
+    passes the gradients of `scale_loss(sum of token losses)` to `apply_sums`, on JAX to
+    `stateless_apply_sums`.
 
     `MirroredStrategy`: create model and optimizer, and call `compile`, in its scope.
     Gradients are summed over replicas once for each update (one strategy for the
@@ -184,12 +185,20 @@ class TokenNormalized(keras.optimizers.Optimizer):
             gradients: of `scale_loss(loss)` by each variable, where `loss` is a sum
                 over the tokens of this replica.
             tokens: their number, a scalar.
-            trainable_variables: those that the optimizer was built for, but for frozen
-                ones; needed when it is not built.
+            trainable_variables: of the gradients, in any order; by default those that
+                the optimizer was built for, but for frozen ones.
+
+        Raises:
+            ValueError: the numbers of gradients and variables differ, or a variable is
+                unknown; or the backend is JAX.
         """
+        if keras.backend.backend() == "jax":
+            raise ValueError(
+                "On JAX `stateless_apply_sums` takes the place of `apply_sums`."
+            )
         if not self.built:
             self.build(trainable_variables)
-        gradients = self._all_gradients(gradients)
+        gradients = self._all_gradients(gradients, trainable_variables)
         replica = tf.distribute.get_replica_context()
         tokens = _over_replicas([ops.cast(tokens, "float32")])
         sums = [*tokens, *(dense(g, "float32") for g in gradients)]
@@ -231,10 +240,18 @@ class TokenNormalized(keras.optimizers.Optimizer):
         count = len(trainable_variables)
         return values[:count], values[count:]
 
-    def _all_gradients(self, gradients):
+    def _all_gradients(self, gradients, given=None):
         """Gradients of all variables: zeros for frozen ones and for None."""
-        variables, remaining = self._trainable_variables, iter(gradients)
-        gradients = [next(remaining) if v.trainable else None for v in variables]
+        variables, gradients = self._trainable_variables, [*gradients]
+        given = [v for v in variables if v.trainable] if given is None else [*given]
+        if len(gradients) != len(given):
+            raise ValueError(
+                f"`gradients` must be of {len(given)} variables. "
+                f"Received: {len(gradients)} gradients"
+            )
+        self._check_variables_are_known(given)
+        by_variable = dict(zip(map(self._var_key, given), gradients, strict=True))
+        gradients = (by_variable.get(self._var_key(v)) for v in variables)
         pairs = zip(gradients, variables, strict=True)
         return [ops.zeros(v.shape) if g is None else g for g, v in pairs]
 

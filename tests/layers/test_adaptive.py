@@ -66,6 +66,15 @@ def weights_of(layer):
     return np.concatenate([first, to_numpy(layer.head)]), projections, tables
 
 
+def test_ids_of_another_shape_than_the_features_are_refused():
+    layer = softmax_layer()
+    features = random(2, 6, CHANNELS)
+    assert np.shape(to_numpy(layer.log_prob(features, [[1] * 6] * 2))) == (2, 6)
+    for shape in ((6, 2), (2, 5), (12,)):
+        with pytest.raises(ValueError, match=r"`ids` must have the shape \(2, 6\)"):
+            layer.log_prob(features, np.ones(shape, "int32"))
+
+
 def test_ids_that_come_as_floats_stay_whole():
     """As `keras.Input((None,))` gives them, under any policy."""
     for policy in ("mixed_bfloat16", "float16"):

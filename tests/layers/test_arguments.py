@@ -16,7 +16,7 @@ WRONG = {
     "LightConv": ({"num_heads": 2, "kernel_size": 3}, {
         "num_heads": [0, True], "kernel_size": [(3, 4), 2.0], "weight_dropout": [1.0],
         "weight_dropout_mask": ["row"], "kernel_softmax": ["false"],
-        "padding": ["valid"],
+        "padding": ["valid"], "seed": ["x"],
     }),
     "DynamicConv": ({"num_heads": 2, "kernel_size": 3}, {"query_groups": [0]}),
     "QueryConvModule": ({"num_heads": 2, "kernel_size": 3}, {

@@ -182,3 +182,21 @@ def test_masks_of_keys_and_values_count_together():
     assert_close(block(query, *attached), expected)
     with pytest.raises(ValueError, match="`key_mask` must have the shape"):
         layer(query, value, key, key_mask=np.ones((1, 5), bool))
+    for shorter in (key[:, :3], keras.Input((3, CHANNELS), batch_size=1)):
+        with pytest.raises(ValueError, match=r"`key` must have the shape \(1, 4, None"):
+            layer(query, value, shorter)
+
+
+@pytest.mark.parametrize("name", ["value_mask", "key_mask"])
+def test_in_self_attention_all_masks_hide_keys(name):
+    """That of the inputs, here of an embedding, stays when another one is given."""
+    embedding = keras.layers.Embedding(9, CHANNELS, mask_zero=True)
+    layer = randomized(MultiHeadAttention(HEADS), (None, None, CHANNELS))
+    ids, hidden = np.array([[5, 6, 7, 8, 0, 0]]), np.array([[1, 0, 1, 1, 1, 1]], bool)
+    expected = to_numpy(layer(embedding(ids[:, :4]), **{name: hidden[:, :4]}))
+    found = to_numpy(layer(embedding(ids), **{name: hidden}))
+    assert_close(found[:, :4], expected)
+    weights = to_numpy(
+        layer.attention_weights(embedding(ids), mask=ids > 0, **{name: hidden})
+    )
+    assert not weights[..., [1, 4, 5]].any()

@@ -39,6 +39,23 @@ def test_valid_outputs_are_those_whose_taps_are_real(start, end):
     assert symbol.shape == symbol._keras_mask.shape + (4,) == (None, None, 4)
 
 
+def test_a_valid_output_with_a_masked_tap_is_masked():
+    layer = randomized(ShortConv(3, padding="valid", dilation_rate=2), (None, None, 4))
+    mask = np.array([[1, 1, 0, 1, 1, 1, 1, 1, 1]], bool)
+    found = to_numpy(layer(behind_mask(mask))._keras_mask)
+    assert found.tolist() == [[False, True, False, True, True]]
+
+
+@pytest.mark.parametrize("layer_class", [ShortConv, GatedShortConv])
+def test_rematerialized_activations_are_the_same(layer_class):
+    layer = randomized(layer_class(3, "silu"), (None, None, 4))
+    with keras.RematScope(mode="activations"):
+        again = layer_class(3, "silu")
+        again.build((None, None, 4))
+    again.set_weights(layer.get_weights())
+    assert_close(again(INPUTS), to_numpy(layer(INPUTS)))
+
+
 def test_valid_outputs_of_gates_are_the_last_of_the_causal_ones():
     causal = randomized(GatedShortConv(3), (None, None, 4))
     valid = GatedShortConv(3, padding="valid")

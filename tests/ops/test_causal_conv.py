@@ -48,6 +48,11 @@ def loops(
     ends = [max((t + 1 for t in range(length) if mask[b, t]), default=0)
             for b in range(batch)]  # fmt: skip
     final = [rows[b, end : end + history] for b, end in enumerate(ends)]
+    for b, end in enumerate(ends):  # a continued segment begins with its own inputs
+        for place in range(history):
+            of_row, source = segments[b], max(end - history + place, 0)
+            if length and of_row[source] != of_row[max(end - 1, 0)]:
+                final[b][place] = 0
     return outputs + (0 if residual is None else residual), np.stack(final)
 
 
@@ -158,6 +163,21 @@ def test_any_split_gives_the_full_pass(dilation):
         pieces.append(to_numpy(outputs))
     np.testing.assert_allclose(np.concatenate(pieces, 1), to_numpy(whole), atol=1e-5)
     np.testing.assert_allclose(to_numpy(state), to_numpy(last), atol=1e-6)
+
+
+def test_a_segment_goes_on_in_another_call():
+    arrays = case(np.random.default_rng(1), 2, 8, 2, 1, 4, 1, ())
+    segments = np.array([[1, 1, 1, 2, 2, 2, 2, 3], [1, 1, 2, 2, 2, 2, 3, 3]])
+    whole = causal_conv1d(**arrays, segment_ids=segments)
+    inputs = arrays.pop("inputs")
+    first, state = causal_conv1d(
+        inputs[:, :5], **arrays, segment_ids=segments[:, :5], return_final_state=True
+    )
+    rest = causal_conv1d(
+        inputs[:, 5:], **arrays, segment_ids=segments[:, 5:], initial_state=state
+    )
+    found = np.concatenate([to_numpy(first), to_numpy(rest)], axis=1)
+    np.testing.assert_allclose(found, to_numpy(whole), atol=1e-5)
 
 
 def test_rows_move_by_their_lengths():
