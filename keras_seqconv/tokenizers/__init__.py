@@ -39,7 +39,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from keras_seqconv.support.arguments import check_boolean, check_choice, public_names
-from keras_seqconv.support.files import naming_file, read_lines
+from keras_seqconv.support.files import naming_file, read_bytes, read_lines
 from keras_seqconv.tokenizers.common import (
     SETTINGS,
     SPECIAL_SYMBOLS,
@@ -157,7 +157,7 @@ def read_vocabulary(kind: str, path: str | os.PathLike) -> Tokenizer:
     check_choice("kind", kind, VOCABULARIES)
     with naming_file(path, "holds no vocabulary"):
         if kind == "sentencepiece":
-            return SentencePieceTokenizer(Path(path).read_bytes())
+            return SentencePieceTokenizer(read_bytes(path))
         return _CLASSES[kind](read_lines(path))
 
 
