@@ -53,7 +53,8 @@ def causal_conv1d(
         return_final_state: whether to return the state after the last position, too.
         segment_ids: integer tensor (B, T). No output depends on inputs of another
             segment, so that several sequences are packed into a row. The initial
-            state belongs to the segment of the first position.
+            state belongs to the segment of the first position, the final one to that
+            of the last, with zeros in place of inputs of others.
         mask: boolean tensor (B, T), False for padding. Masked inputs count as zeros,
             whatever their value is, and the final state ends at the last position that
             is not masked.
