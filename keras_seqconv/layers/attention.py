@@ -67,9 +67,9 @@ class MultiHeadAttention(SequenceLayer):
         value: tensor (B, S, channels) for cross-attention; `inputs` by default, which
             is self-attention.
         key: tensor (B, S, channels), as long as `value`; `value` by default.
-        value_mask, key_mask: boolean (B, S), True for real tokens; combined by "and".
-        attention_mask: boolean (B, T, S) or (T, S), True where a query may attend to a
-            key; combined with the other masks by "and".
+        value_mask, key_mask: boolean (B, S), True for real tokens. All masks of keys
+            are combined by "and".
+        attention_mask: boolean (B, T, S) or (T, S), True where a query may see a key.
         use_causal_mask: as in the constructor, for this call.
         inputs_mask: mask of `inputs` that Keras passes if there is a `value`.
 
