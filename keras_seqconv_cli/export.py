@@ -110,7 +110,6 @@ def run(options: argparse.Namespace) -> int:
                 f"Received: {options.warmup_texts}"
             )
     translator = ks.load(folder)
-    print("Tracing the graphs ...", flush=True)
     path = ks.export.saved_model(
         translator,
         options.output or Path("saved_models", (work_folder or folder.resolve()).name),
@@ -125,9 +124,7 @@ def run(options: argparse.Namespace) -> int:
 def _run_graphs(options: argparse.Namespace) -> int:
     write = ks.export.web_page if options.format == "web" else ks.export.onnx_model
     chosen = given(options, ["quantize"]) | search_options(options)
-    model = ks.load(options.model)
-    print("Tracing the graphs ...", flush=True)
-    path = write(model, options.output, **chosen)
+    path = write(ks.load(options.model), options.output, **chosen)
     quoted = shlex.quote(str(path))
     print(f"written to  {path}")
     if options.format == "web":
