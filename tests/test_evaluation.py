@@ -274,7 +274,11 @@ def test_lines_alone(generator):
     short = ks.LanguageGenerator(short, TOKENIZER)
     with pytest.raises(ValueError, match="`tokens_per_sample` .* the 8 positions.*20"):
         text_perplexity(short, LINES, tokens_per_sample=20)
+    sentences = {"break_mode": "sentence", "context_window": 7}
+    with pytest.raises(ValueError, match="`tokens_per_sample` .* the 8 positions.*9"):
+        text_perplexity(short, ["w1"] * 12, tokens_per_sample=9, **sentences)
     text_perplexity(short, LINES, tokens_per_sample=8)
+    text_perplexity(short, ["w1"] * 12, tokens_per_sample=8, **sentences)
     with pytest.raises(ValueError, match=r"at most 8 tokens.*lines\[4999\] with 10"):
         text_perplexity(short, ["w1"] * 4999 + ["w1 " * 9], break_mode="sentence")
     found = text_perplexity(generator, LINES, break_mode="sentence")

@@ -47,12 +47,12 @@ def test_scores_are_means_of_log_probabilities(generator):
 @pytest.mark.tensorflow
 def test_a_line_break_that_is_a_token_is_the_end(tmp_path):
     """As in training: such a model never sees the end token."""
+    import tensorflow as tf
+
     tokenizer = ks.tokenizers.CharacterTokenizer(["a", "b", "\n"])
     model = decided(language_model(tokenizer.vocabulary_size, **SMALL))
     generator = ks.LanguageGenerator(model, tokenizer)
     texts = ["ab", "", "bbaab"]
-    import tensorflow as tf
-
     found = generator.score(texts)
     for text, score in zip(texts, found, strict=True):
         perplexity = ks.evaluation.text_perplexity(generator, text).perplexity

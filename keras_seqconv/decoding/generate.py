@@ -192,8 +192,8 @@ def sample_hypotheses(
     """
     tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
     of_call = {name: names.pop(name) for name in tensors}
-    if "max_length" in of_call:  # whose default must not limit `min_length`
-        names["max_length"] = max(names.get("min_length", 0), SampleOptions.max_length)
+    if "max_length" in of_call:  # the tensor limits
+        names["max_length"] = 10**6
     options = SampleOptions.of_call(options, names)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
@@ -210,7 +210,8 @@ def sample_hypotheses(
     draws, length = options.num_samples, longest + 1
     if ops.is_tensor(seed):
         check_shape("seed", seed, (rows and rows * draws, None))
-        if isinstance(length, int) and (seed.shape[1] or length) < length:
+        sizes = seed.shape[1], length  # in a graph they may be unknown
+        if all(isinstance(size, int) for size in sizes) and sizes[0] < length:
             raise ValueError(
                 f"`seed` must have a column for each of {length} steps. "
                 f"Received: seed.shape={tuple(seed.shape)}"

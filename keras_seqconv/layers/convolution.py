@@ -255,6 +255,7 @@ class DynamicConv(_HeadConvolution):
         mask = inputs_mask if mask is None else mask
         inputs = zero_masked(inputs, mask)
         query = inputs if query is None else zero_masked(query, mask)
+        check_shape("query", query, (*inputs.shape[:2], None))
         kernel = self._kernel(query)
         if self.weight_dropout_mask == "position":
             kernel = self._dropped(kernel, self.weight_dropout, training)

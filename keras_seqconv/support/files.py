@@ -378,11 +378,11 @@ def iterate_lines(
                 text = line.decode()
             except UnicodeDecodeError as error:
                 if on_error in (None, "raise"):
-                    hint = on_error and ' (`on_error` "replace" goes on)'
+                    hint = ' (`on_error` "replace" goes on)' if on_error else ""
                     raise ValueError(
                         f"{name} must be UTF-8; line {number} has the byte "
                         f"0x{line[error.start]:02x} at position {error.start + 1}"
-                        f"{hint or ''}."
+                        f"{hint}."
                     ) from None
                 text = line.decode(errors=_CODEC[on_error])
             yield text

@@ -55,8 +55,8 @@ def test_draws_follow_the_probabilities(table, options, kept):
 
 def test_seeds_that_do_not_fit_are_named():
     model, sources = Recurrent(20), [[4, 2], [5, 2]]
-    short = keras.ops.ones((2, 4))  # and five steps
-    for seed in ([(1, 1)], [(1, 1)] * 3, keras.ops.ones((3, 5)), short):
+    short = [keras.ops.ones((2, size)) for size in (4, 0)]  # and five steps
+    for seed in ([(1, 1)], [(1, 1)] * 3, keras.ops.ones((3, 5)), *short):
         with pytest.raises(ValueError, match="`seed` must h"):
             decoding.sample(model, sources, seed=seed, max_length=4)
     draws = [

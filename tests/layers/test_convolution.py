@@ -164,3 +164,14 @@ def test_memory_of_a_step_does_not_grow_with_the_heads(heads):
     layer.step(inputs, state)
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
     assert peak - before < 8 * 4 * 16 * 4 * 512  # windows (B, K, C) of float32
+
+
+def test_a_query_of_another_length_is_refused_also_symbolically():
+    for symbol in (np.ones, lambda shape: keras.Input(shape[1:], shape[0])):
+        with pytest.raises(ValueError, match="`query` must have the shape"):
+            DynamicConv(2, 3)(symbol((1, 6, 8)), symbol((1, 5, 8)))
+        assert DynamicConv(2, 3)(symbol((1, 6, 8)), symbol((1, 6, 8))).shape == (
+            1,
+            6,
+            8,
+        )

@@ -46,6 +46,16 @@ def test_a_valid_output_with_a_masked_tap_is_masked():
     assert found.tolist() == [[False, True, False, True, True]]
 
 
+def test_a_mask_of_lists_is_that_of_the_outputs():
+    rows = [[True] * 6 + [False] * 3]
+    for padding, length in (("causal", 9), ("valid", 7)):
+        layer = randomized(ShortConv(3, padding=padding), (None, None, 4))
+        outputs = layer(INPUTS, mask=rows)
+        expected = layer(INPUTS, mask=np.array(rows))
+        assert_close(outputs, to_numpy(expected))
+        assert outputs._keras_mask.shape == (1, length)
+
+
 @pytest.mark.parametrize("layer_class", [ShortConv, GatedShortConv])
 def test_rematerialized_activations_are_the_same(layer_class):
     layer = randomized(layer_class(3, "silu"), (None, None, 4))

@@ -1,5 +1,6 @@
 """How the ops run: exports without XLA, few compilations, forced choices."""
 
+import contextlib
 import gc
 import weakref
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_seqconv.layers import LightConv
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.ops import convolution, dynamic_conv, jit_scope, light_conv
 from keras_seqconv.ops.compilation import BUCKETS, bucket
@@ -117,6 +119,22 @@ def test_graphs_with_gradients_of_ours_die(function):
     del traced
     gc.collect()
     assert graph() is None
+
+
+@pytest.mark.tensorflow
+def test_a_module_named_like_an_exporter_is_none():
+    """Exporters refuse half precision."""
+    program = "import tensorflow as tf\ntrace = tf.function(lambda f, x: f(x))"
+    layer = LightConv(2, 3, dtype="mixed_float16")
+    inputs = np.ones((1, 5, 4), "float32")
+    layer(inputs)
+    for name, refused in (("openvino_demo", False), ("openvino.demo", True)):
+        exec(program, module := {"__name__": name})
+        context = contextlib.nullcontext()
+        if refused:
+            context = pytest.raises(ValueError, match="float16")
+        with context:
+            assert module["trace"](layer, inputs).dtype == "float16"
 
 
 @pytest.mark.parametrize("order", [1, 2])
