@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import keras_seqconv as ks
+from keras_seqconv.support.files import check_output
 from keras_seqconv.support.schema import REQUIRED, Options, option
 from keras_seqconv_cli import add_flags
 
@@ -95,6 +96,7 @@ def check(options: argparse.Namespace) -> None:
             f"`output` must end in one of {', '.join(formats)}. "
             f"Received: {options.output}"
         )
+    check_output(options.output)
     for run in getattr(options, "runs", ()):
         _log(run)
 

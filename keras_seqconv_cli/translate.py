@@ -3,9 +3,11 @@
 import argparse
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Literal
 
 import keras_seqconv as ks
+from keras_seqconv.support.files import check_output
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import (
     Runtime,
@@ -156,6 +158,8 @@ def check(options: argparse.Namespace) -> None:
     for name, value in given(options, names).items():
         raise ValueError(f"`{name}` {rule}. Received: {name}={value}")
     check_files(options.input, options.alignment_dictionary)
+    if options.output != "-" and not Path(options.output).exists():
+        check_output(options.output)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -128,4 +128,8 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
     assert not (tmp_path / "a.png").exists()
     wrong = refused(capsys, "plot", "curves", one, "--output", "a.gif")
     assert "--output must end in one" in wrong
+    # Before the model is loaded, which has no kernels.
+    output = ["--output", tmp_path / "no" / "a.png"]
+    wrong = refused(capsys, "plot", "kernels", dynamic, *output)
+    assert "no does not exist" in wrong
     assert "KIND" in refused(capsys, "plot")

@@ -201,6 +201,8 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*given, "--output", same], "--output must not be the --input"),
         ([model, "--alignment-dictionary", source], "needs --replace-unknowns"),
         ([folder / "language"], "is a language model, which has no source"),
+        ([folder / "language", "--output", tmp_path / "no" / "out"],
+         "no does not exist"),
         ([model, "--target-language", "en"], "--target-language must be that of"),
         ([model, "--sample", "--num-beams", 4], "--num-beams is of the beam search: "
          "not with --sample. Received: num_beams=4"),
