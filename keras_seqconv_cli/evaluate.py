@@ -168,6 +168,7 @@ def _check_options(options) -> None:
     )
     if not options.model:
         unused |= given(options, _OF_MODEL)
+        unused["runtime"] = None if options.runtime == "auto" else options.runtime
     for name, value in unused.items():
         if value is not None:
             raise ValueError(

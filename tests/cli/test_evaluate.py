@@ -232,6 +232,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*scored, latin], "line 1 has the byte 0xe4 at position 1."),
         ([*scored, right, "--dtype", "float16"], "--dtype needs a MODEL that transl"),
         ([language, "--text", folder / "empty"], "empty must hold a line at least"),
+        ([*scored, right, "--runtime", "onnx"], "--runtime needs a MODEL that transl"),
         ([*scored, right, "--num-beams", 2], "--num-beams needs a MODEL that transl"),
         ([*scored, right, "--output-hypotheses", "x"], "--output-hypotheses needs a M"),
         ([*scored, right, "--samples", 9], "--samples needs --compare"),
