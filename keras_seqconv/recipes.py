@@ -64,7 +64,7 @@ class ScheduleOptions(Options):
     name: str = ""
     learning_rate: float = option(REQUIRED, "highest learning rate", gt=0)
     warmup_steps: int = option(0, "updates of the warm-up", ge=0)
-    warmup_start: float = option(1e-7, "learning rate of the first update", ge=0)
+    warmup_start: float = option(1e-7, "learning rate at its begin", ge=0)
 
 
 class InverseSquareRootOptions(ScheduleOptions):
@@ -145,7 +145,8 @@ class Recipe(Options):
     )
     tokens_per_batch: int = option(
         REQUIRED,
-        "size of a batch on one device: sentences x longest sentence, with padding",
+        "size of a batch: sentences x longest sentence, with padding; of several "
+        "devices together, unless --gradient-accumulation-steps is given",
         ge=2,
     )
     gradient_accumulation_steps: int = option(

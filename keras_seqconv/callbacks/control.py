@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqconv import checkpoints, hosts
-from keras_seqconv.support import weights_not_finite
+from keras_seqconv.support import not_finite
 from keras_seqconv.support.schema import check_fields, option
 
 
@@ -186,7 +186,7 @@ class FixedSchedule(RateCallback):
         learning_rate: a number.
         force_anneal: the first epoch (from 1) with a shrunk rate, or None.
         shrink: factor for each epoch.
-        warmup_steps, warmup_start: updates of the warm-up, and its first rate.
+        warmup_steps, warmup_start: updates of the warm-up, and the rate before it.
     """
 
     learning_rate: float = option(gt=0)
@@ -360,7 +360,7 @@ class StopOnNaN(TrainingCallback):
         reason = None if self.message else self._reason(logs)
         if reason is None:
             return
-        bad = weights_not_finite(self.model)
+        bad = not_finite(self.model.weights)
         more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
         where = f" Not finite: {', '.join(bad[:3])}{more}." if bad else ""
         files = checkpoints.find(self.directory) if self.directory else []
@@ -386,7 +386,7 @@ class StopOnNaN(TrainingCallback):
                 scale = float(ops.convert_to_numpy(optimizer.dynamic_scale))
                 if scale < self.MINIMUM_LOSS_SCALE:
                     return f"the scale of the loss fell to {scale:.1e}"
-                bad = infinite and weights_not_finite(model)
+                bad = infinite and not_finite(model.weights)
                 return "weights are not finite" if bad else None
         return infinite[0] if infinite else None
 
@@ -425,9 +425,11 @@ class GracefulStop(TrainingCallback):
         super().on_train_begin(logs)
         self.signal = self._agreed = None
         if threading.current_thread() is threading.main_thread() and not self._handlers:
+            # Not what is ignored, as in a background job, or is no function of Python.
             self._handlers = {
                 number: signal.signal(number, self._handle)
                 for number in (signal.SIGINT, signal.SIGTERM)
+                if signal.getsignal(number) not in (signal.SIG_IGN, None)
             }
 
     def on_train_batch_end(self, batch, logs=None):

@@ -20,7 +20,7 @@ from keras_seqconv.callbacks.control import (
     updates_of,
 )
 from keras_seqconv.callbacks.reporting import Validation, for_replicas
-from keras_seqconv.support import weights_not_finite
+from keras_seqconv.support import not_finite
 from keras_seqconv.support.arguments import (
     check_ids,
     check_integer,
@@ -70,7 +70,7 @@ class Checkpoints(TrainingCallback):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._saved = self.position
+        self._saved_update = self.update
         if hosts.is_first():
             self.directory.mkdir(parents=True, exist_ok=True)
             checkpoints.remove_parts(self.directory)
@@ -100,18 +100,19 @@ class Checkpoints(TrainingCallback):
         self._save(logs or {}, self.epoch_complete)
 
     def on_train_end(self, logs=None):
-        if self._saved != self.position:
+        # The end of an epoch stays, where no update has followed.
+        if self._saved_update != self.update:
             self._save({}, False)
 
     def _save(self, logs, epoch_end: bool):
-        self._saved = self.position
+        self._saved_update = self.update
         if not hosts.is_first():
             return
         model = self.model
-        if weights_not_finite(model):
+        if not_finite([*model.weights, *model.optimizer.variables]):
             warnings.warn(
-                f"No checkpoint of update {self.update} was written: the model has "
-                "weights that are not finite.",
+                f"No checkpoint of update {self.update} was written: the model or its "
+                "optimizer has values that are not finite.",
                 stacklevel=2,
             )
             return
@@ -129,9 +130,7 @@ class Checkpoints(TrainingCallback):
         if hasattr(self.stream, "get_state"):
             state["stream"] = self.stream.get_state()
         if not epoch_end:
-            state["running_metrics"] = [
-                ops.convert_to_numpy(v).tolist() for v in model.metrics_variables
-            ]
+            state["running_metrics"] = _values(model.metrics_variables)
         newest = checkpoints.path_of(self.directory, self.update)
         checkpoints.save(newest, model, state)
         # Only now older ones may go.
@@ -140,6 +139,10 @@ class Checkpoints(TrainingCallback):
         best = checkpoints.ranked(states, "best", self.monitor, self.mode)
         for path in states.keys() - {newest, *last, *best[: self.keep_best]}:
             path.unlink(missing_ok=True)
+
+
+def _values(variables) -> list:
+    return [ops.convert_to_numpy(variable).tolist() for variable in variables]
 
 
 def _with_state(callbacks: Iterable) -> Iterator[tuple[str, object]]:
@@ -254,6 +257,8 @@ def fit_stream(
                     verbose=0,
                 )
                 position += training.steps
+                if position < end:  # the epoch goes on, where an update was skipped
+                    training.running_metrics = _values(model.metrics_variables)
             epoch += position >= end
         training.end()
         if model.optimizer.built:

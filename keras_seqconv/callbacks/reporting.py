@@ -196,10 +196,19 @@ class LogFile(Reports):
     """
 
     path: str | os.PathLike
+    _seconds_of_training = 0.0  # before a restart
 
     def __post_init__(self):
         super().__post_init__()
         self.path = Path(self.path)
+
+    def get_state(self) -> dict:
+        seconds = time.perf_counter() - self._training_begin
+        return super().get_state() | {"seconds_of_training": seconds}
+
+    def set_state(self, state: dict) -> None:
+        super().set_state(state)
+        self._seconds_of_training = state.get("seconds_of_training", 0.0)
 
     def on_train_begin(self, logs=None):
         self._training_begin = time.perf_counter()
@@ -209,8 +218,9 @@ class LogFile(Reports):
             kept = [record for record in records if record.get("update", 0) <= update]
             lines = [json.dumps(record) + "\n" for record in kept]
             write_file(self.path, "".join(lines).encode())
-            seconds = max((record.get("seconds", 0.0) for record in kept), default=0.0)
-            self._training_begin -= seconds
+            seconds = [record.get("seconds", 0.0) for record in kept]
+            self._training_begin -= max([self._seconds_of_training, *seconds])
+        self._seconds_of_training = 0.0
 
     def write(self, epoch: int, values: Mapping[str, float]) -> None:
         record = {"update": self.update, "epoch": epoch + 1}

@@ -80,13 +80,13 @@ def require_tensorflow() -> None:
         )
 
 
-def weights_not_finite(model) -> list[str]:
-    """Paths of the weights that have an infinity or NaN."""
+def not_finite(variables) -> list[str]:
+    """Paths of the variables that have an infinity or NaN."""
     from keras import backend, ops
 
     return [
         variable.path
-        for variable in model.weights
+        for variable in variables
         if "float" in backend.standardize_dtype(variable.dtype)
         and not ops.convert_to_numpy(ops.all(ops.isfinite(variable)))
     ]

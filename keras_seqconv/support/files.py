@@ -291,6 +291,13 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
         )
 
 
+def remove_folder(path: str | os.PathLike) -> None:
+    """Removes a folder, or the one that a link leads to, if there is one."""
+    path = os.path.realpath(path)
+    if os.path.exists(path):
+        shutil.rmtree(path)
+
+
 # --- Locks ---
 
 

@@ -27,6 +27,8 @@ from keras_seqconv.translation.translator import LanguageGenerator, Translator
 
 # Largest number of sentences of the validation set that are translated.
 MAX_TRANSLATED = 2000
+# Files of a run that belong to its model.
+_RESULTS = "scores.json", "test.hypotheses", "sample.txt"
 # Options of the sample at the end of a language model's training.
 _SAMPLE = {"temperature": 0.8, "top_k": 40, "max_length": 500}
 
@@ -62,7 +64,10 @@ def finish(run: Run, text: Text, model, say) -> dict:
     translator = translator_of(run, recipe, model, text.tokenizers, description)
     if text.validation is not None:
         say(_average_or_best(run, text, translator))
+    run.note(finished={})  # until the scores are those of the new model
     say(save_with_graphs(translator, run.model, overwrite=True))
+    for name in _RESULTS:  # of the model before
+        (run.folder / name).unlink(missing_ok=True)
     try:
         curves = plots.learning_curves({run.folder.name: read_log(run.log)})
         plots.save_figure(curves, run.folder / "curves.png")
@@ -237,8 +242,8 @@ def _remove_results(run: Run) -> str:
     """Removes the scores and outputs of the model before; says so."""
     with naming_file(run.scores, "holds no scores"):
         old = headline(read_json(run.scores)) if run.scores.exists() else ""
-    paths = [run.folder / name for name in ("test.hypotheses", "sample.txt")]
-    removed = [path for path in (run.scores, *paths) if path.exists()]
+    paths = [run.folder / name for name in _RESULTS]
+    removed = [path for path in paths if path.exists()]
     for path in removed:
         path.unlink()
     names = ", ".join(path.name for path in removed)

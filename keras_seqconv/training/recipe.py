@@ -17,7 +17,7 @@ from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.recipes import PARTS, Recipe, ScheduleOptions, options_of
-from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.training_options import DROPOUTS, TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
@@ -93,9 +93,10 @@ def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
         period = max(1, recipe.max_updates - recipe.schedule.warmup_steps)
         rest["schedule"] = replace(recipe.schedule, period=period)
     if (blocks := recipe.blocks) is not None and options.context_window is None:
-        # Half of a block at most, and nothing where each line is by itself.
-        window = min(blocks.context_window, blocks.tokens_per_sample // 2)
-        window = window if blocks.break_mode == "none" else 0
+        # Half of a changed block at most, and nothing where each line is by itself.
+        window = blocks.context_window if blocks.break_mode == "none" else 0
+        if options.tokens_per_sample is not None:
+            window = min(window, blocks.tokens_per_sample // 2)
         rest["blocks"] = replace(blocks, context_window=window)
     elif blocks is not None:
         check_window(blocks.context_window, blocks.tokens_per_sample)
@@ -164,7 +165,7 @@ def make_model(
     if source_tokenizer is not None:
         arguments["target_vocabulary_size"] = arguments.pop("vocabulary_size")
         arguments["source_vocabulary_size"] = source_tokenizer.vocabulary_size
-    for name in ("dropout", "attention_dropout", "weight_dropout"):
+    for name in DROPOUTS:
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
     shared = PRESETS[options.preset].architecture.get("share_embeddings")
@@ -184,8 +185,7 @@ def make_model(
 
 def check_architecture(options: TrainingOptions, recipe: Recipe) -> None:
     """Makes model and loss, if only for their errors to come before text is read."""
-    dropouts = {"dropout", "attention_dropout", "weight_dropout"}
-    if not {"architecture", "label_smoothing", *dropouts} & options.changes().keys():
+    if not {"architecture", "label_smoothing", *DROPOUTS} & options.changes().keys():
         return
     preset = PRESETS[options.preset]
     sizes = preset.task.vocabulary_sizes

@@ -170,7 +170,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         for name, value in vars(was).items()
         if name not in free and value != getattr(options, name)
     }
-    if checkpoints.find(run.checkpoints):
+    if checkpoints.find(run.checkpoints) or run.model.is_dir():
         # It follows from `max_updates` where it is not given.
         schedule = before.get("recipe", {}).get("schedule", {})
         periods = schedule.get("period"), getattr(recipe.schedule, "period", None)
@@ -294,7 +294,7 @@ def start_run(
         return run, text
     newest = hosts.file_of_first(checkpoints.latest(run.checkpoints) if first else None)
     if run.writes and not first:
-        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        files.remove_folder(run.checkpoints)
         run.checkpoints.mkdir()
         if newest is not None:
             files.write_file(run.checkpoints / newest[0], newest[1])

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import shutil
 import textwrap
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,12 @@ from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.recipes import Recipe
-from keras_seqconv.support.files import atomic_directory, digest, read_json
+from keras_seqconv.support.files import (
+    atomic_directory,
+    digest,
+    read_json,
+    remove_folder,
+)
 from keras_seqconv.tokenizers.common import check_one_vocabulary
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.text_model import UnknownTokens
@@ -75,8 +79,8 @@ def corpus_of(run) -> Corpus:
 
 def remove_text(run) -> None:
     """Removes what a start that trained nothing has made of another text."""
-    shutil.rmtree(run.tokenizers, ignore_errors=True)
-    shutil.rmtree(run.data, ignore_errors=True)
+    remove_folder(run.tokenizers)
+    remove_folder(run.data)
 
 
 def sentences_of(

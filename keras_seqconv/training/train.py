@@ -31,6 +31,7 @@ from keras_seqconv.training.recipe import (
 from keras_seqconv.training.run import Run, start_run
 from keras_seqconv.training.text import Text, sentences_of
 from keras_seqconv.training_options import TrainingOptions
+from keras_seqconv.translation.model_directory import check_writable
 
 # Passes over the training rows that are told: no preset has as many on its corpus.
 _MANY_PASSES = 300
@@ -131,6 +132,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         loss = make_loss(recipe, model)
         model.compile(make_optimizer(recipe), loss, jit_compile=compiled)
     _check_positions(text, model)
+    check_writable(run.model, overwrite=True)
     _tell_of_limits(text, stream, say)
     # Fail early where the test set has a bad row or scoring lacks a package.
     language, corpus = run.languages[1], text.corpus

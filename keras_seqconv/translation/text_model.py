@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
-from keras_seqconv.support import tf, weights_not_finite
+from keras_seqconv.support import not_finite, tf
 from keras_seqconv.support.arguments import (
     check_integer,
     check_positive_integer,
@@ -59,7 +59,7 @@ class TextModel:
         self.model, self.tokenizers = model, tokenizers
         for member in getattr(model, "models", [model]):
             # A search would find nothing.
-            if self.is_of_keras and (bad := weights_not_finite(member)):
+            if self.is_of_keras and (bad := not_finite(member.weights)):
                 raise ValueError(
                     "`model` must have finite weights. "
                     f"Received: NaN or infinity in {bad[0]} ({len(bad)} such weights)"

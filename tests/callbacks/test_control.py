@@ -1,6 +1,8 @@
 """Rates are as fairseq and PyTorch would set them; training ends where it should."""
 
+import math
 import signal
+import warnings
 from types import SimpleNamespace
 
 import keras
@@ -195,6 +197,21 @@ def test_nan_stops_with_the_last_good_checkpoint(tmp_path, capsys):
     assert checkpoints.find(tmp_path) == [checkpoints.path_of(tmp_path, 5)]
 
 
+@pytest.mark.parametrize("spoiled", [7, 10])
+def test_nan_inside_of_an_update_leaves_the_end_of_the_epoch(tmp_path, spoiled):
+    """The weights are finite, and the sums of the update are not."""
+    model = make_model(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3))
+    callbacks = [StopOnNaN(every=1, directory=tmp_path), Checkpoints(tmp_path)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a checkpoint was not written
+        fit(model, callbacks, max_epochs=2, stream=Stream(6, spoiled))
+    assert completed(model) == spoiled // 3
+    (path,) = checkpoints.find(tmp_path)
+    state = checkpoints.read_state(path)
+    assert (state["update"], state["epoch_end"]) == (2, True)
+    assert math.isfinite(state["metrics"]["loss"])
+
+
 def test_the_scaling_of_losses_is_seen_inside_of_token_sums():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01))
     optimizer.build([])
@@ -217,6 +234,17 @@ def test_skipped_updates_of_loss_scaling_are_no_reason_to_stop(monkeypatch):
     before = completed(model)
     fit(model, [nan], max_epochs=3)
     assert "scale of the loss" in nan.message and completed(model) <= before + 1
+
+
+def test_an_ignored_signal_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        model, stop = make_model(), GracefulStop()
+        fit(model, [stop, Probe(2, send(signal.SIGINT))], updates=4)
+        assert completed(model) == 4 and stop.signal is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_second_interrupt_aborts_at_once():

@@ -269,3 +269,16 @@ def test_checkpoints_of_a_longer_training_are_told_and_kept(tmp_path):
     with pytest.warns(UserWarning, match="00000010.npz is of a later update than this"):
         fit(make_model(), [Checkpoints(tmp_path, keep_last=1)], max_epochs=1)
     assert updates(tmp_path) == [5, 10]
+
+
+def test_metrics_are_of_all_batches_where_updates_were_skipped():
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.01), initial_scale=2.0**127
+    )
+    tokens, probe = [], Probe(0, None)
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: tokens.append(logs["tokens"])
+    )
+    model = make_model(optimizer, True, True, Tokens())
+    fit(model, [probe, look], updates=6, stream=Stream(50))
+    assert len(tokens) > 1 and tokens[-1] == 8 * probe.count > 48

@@ -119,6 +119,13 @@ def test_log_file(tmp_path):
     assert records[0]["learning_rate"] == pytest.approx(0.05)
     seconds = [record["seconds"] for record in records]
     assert seconds == sorted(seconds) and 100 < seconds[0] < 200
+    # The checkpoint of an epoch that has begun knows more than the records.
+    log = LogFile(path)
+    log.set_state({"seconds": 400.0, "seconds_of_training": 500.0})
+    fit(model, [log], updates=10)
+    assert read_log(path)[-1]["update"] == 10
+    assert 500 < read_log(path)[-1]["seconds"] < 600
+    assert 500 < log.get_state()["seconds_of_training"] < 600
     path.write_text('{"update": 1}\nbroken\n{"update": 2}\n')
     with pytest.raises(ValueError, match="line 2 must be JSON"):
         read_log(path)

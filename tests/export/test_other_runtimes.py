@@ -304,6 +304,14 @@ def test_a_page_translates_without_a_server(page):
     )
     assert browser.execute_script(read).split("\n") == translator.translate(texts)
     assert browser.find_element("id", "canvas").is_displayed()
+    status = browser.find_element("id", "status").text
+    assert "unknown to the model: " in status and "日" in status
+    assert [
+        label.text for label in browser.find_elements("css selector", "main label")
+    ] == [
+        translator.source_language,
+        translator.target_language,
+    ]
 
 
 @pytest.mark.slow

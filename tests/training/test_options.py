@@ -85,6 +85,10 @@ def test_texts_of_the_command_line_get_their_types():
         ({"seed": -1}, ["`seed`", "-1"]),
         ({"truncate_source": 1}, ["`truncate_source`", ">= 2", "=1"]),
         ({"dataset": ...}, ["`dataset` must be given"]),
+        ({"architecture": {"source_vocabulary_size": 9}},
+         ["`architecture` must not hold `source_vocabulary_size`", "9"]),
+        ({"dropout": 0.3, "architecture": {"dropout": 0.1}},
+         ["`dropout` must be given once", "0.3 and 0.1"]),
         # Known once the recipe is.
         ({"momentum": 0.9}, ["`momentum` must not be given", "`optimizer` 'adam'"]),
         ({"period": 9}, ["`period` must not be given", "`schedule` 'inverse_square_"]),
@@ -148,6 +152,15 @@ def test_changes_replace_values():
         average=3,
         tokens_per_batch=100,
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [({}, 400), ({"tokens_per_sample": 64}, 32), ({"break_mode": "sentence"}, 0)],
+)
+def test_context_of_the_blocks_of_language_models(changes, window):
+    found = resolve_recipe(options(preset="dynamic_conv_lm", **changes))
+    assert found.blocks.context_window == window
 
 
 def test_values_of_the_recipe_reach_optimizer_and_loss():
@@ -295,12 +308,15 @@ def test_another_text_is_read_anew_until_something_was_trained(tmp_path):
     run = start(options(workdir=folder, dataset=str(corpus), **languages))
     corpus_of(run)
     run.tokenizers.mkdir()
+    ids = tmp_path / "ids"  # on a faster disk
+    ids.mkdir()
+    run.data.symlink_to(ids)
     start(run.options)
     corpus_of(run)
-    assert run.tokenizers.exists()
+    assert run.tokenizers.exists() and ids.exists()
     (corpus / "test.de").write_text("anders\n" * 8)
     corpus_of(run)
-    assert not run.tokenizers.exists()
+    assert not run.tokenizers.exists() and not ids.exists()
     trained_once(run)
     corpus_of(run)
     (corpus / "train.de").write_text("anders\n" * 96)

@@ -576,6 +576,27 @@ def test_a_finished_run_is_left_alone(copied):
         with pytest.raises(ValueError, match=f"`{name}` must be"):
             average_run(folder, folder.parent / "new", **{name: value}, say=str)
     assert (folder / "run.json").read_text() == notes and len(lines) == 1
+    (folder / "model" / ".DS_Store").touch()
+    longer = {**FINISHED, "max_updates": FINISHED["max_updates"] + 4}
+    with pytest.raises(ValueError, match=r"must be empty .* holds: \.DS_Store"):
+        train(options_for(corpus, folder, **longer), str)
+    newest = checkpoints.latest(folder / "checkpoints")
+    assert checkpoints.update_of(newest) == FINISHED["max_updates"]
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(ValueError, match="`seed` was 1 and is 5"):
+        train(options_for(corpus, folder, **other), lines.append)
+
+
+def test_scores_are_those_of_the_model_or_missing(copied, monkeypatch):
+    corpus, folder = copied
+    options = options_for(corpus, folder, **FINISHED, num_beams=3)
+    monkeypatch.setattr(finishing.evaluation, "scores", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(options, str)
+    assert ks.load(folder).search.num_beams == 3
+    assert not (folder / "scores.json").exists()
+    for given in (options, options_for(corpus, folder, **FINISHED)):
+        assert not Run(folder, given).finished
 
 
 def test_messages_name_the_flag_that_was_typed(finished, tmp_path, capsys):

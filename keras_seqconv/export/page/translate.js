@@ -107,6 +107,12 @@ export class Translator {
     return [...(most ? ids.slice(0, most - 1) : ids), this.settings.special_ids.end];
   }
 
+  // Tokens of a line that the vocabulary lacks.
+  unknownTokens(text) {
+    const ids = this.sourceIds(text), { unk } = this.settings.special_ids;
+    return this.source.encodePieces(text).filter((_, index) => ids[index] === unk);
+  }
+
   async translate(text) {
     const [best] = await this.hypotheses(text);
     return best ? best.text : "";
