@@ -728,8 +728,7 @@ _both(
     G2P, CMUDICT, _G2P_CONV,
 )
 PRESETS["transformer_g2p"] = Preset(
-    G2P, CMUDICT, 2_390_976, {**_G2P, **_ATTENTION, **_dropouts(0.15, 0.1)},
-    reference="PER 5.23, WER 22.1 (Yolchuyeva et al. 2020)",
+    G2P, CMUDICT, 2_390_976, {**_G2P, **_ATTENTION, **_dropouts(0.15, 0.1)}
 )
 PRESETS["conv_s2s_g2p"] = Preset(
     CONV_S2S_G2P, CMUDICT, 3_866_667,
@@ -738,7 +737,7 @@ PRESETS["conv_s2s_g2p"] = Preset(
         "convolutions": {"encoder": "[(256, 3)] * 5", "decoder": "[(256, 3)] * 3"},
         "dropout": 0.15, "max_length": 64,
     },
-    model="ConvS2S", reference="PER 4.81, WER 25.13 (Yolchuyeva et al. 2019)",
+    model="ConvS2S",
 )
 # fmt: on
 

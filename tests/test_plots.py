@@ -40,11 +40,13 @@ def check_labels_inside(figure):
 
 
 def test_confusions():
-    pairs = [("AA", "AO", 12), ("T", "", 3), ("", " ", 1)]
+    pairs = [("AA", "AO", 2), ("T", "", 1), ("", " ", 1), ("e", "\u0301", 1)]
     figure = plots.confusions(pairs)
     (axes,) = figure.axes
-    assert texts_of(axes.get_yticklabels()) == ["AA → AO", "T → –", "– → ␣"]
-    assert [bar.get_width() for bar in axes.patches] == [12, 3, 1]
+    labels = ["AA → AO", "T → –", "– → ␣", "e → ◌\u0301"]
+    assert texts_of(axes.get_yticklabels()) == labels
+    assert [bar.get_width() for bar in axes.patches] == [2, 1, 1, 1]
+    assert all(tick == round(tick) for tick in axes.get_xticks())
     low, high = axes.get_ylim()
     assert low > high  # the first on top
     check_labels_inside(figure)

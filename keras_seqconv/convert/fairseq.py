@@ -80,8 +80,8 @@ def from_fairseq(
         families = _conv_language_model, _conv_s2s
     arrays = checkpoint.weights
     numbers = sum(array.size for array in arrays.values())
-    # Queries, keys and values may be stored as one.
-    variables = sum(3 if ".in_proj_" in name else 1 for name in arrays)
+    # Queries, keys and values may be stored as one, and kernels without their norms.
+    variables = sum(3 if ".in_proj_" in name else 2 for name in arrays)
     try:
         with at_most(2 * numbers, variables):
             model = families[translates](options, weights, dtype)
@@ -158,13 +158,17 @@ def _language_model(options, weights, dtype) -> LanguageModel:
     softmax["dropout"] = options.get("adaptive_softmax_dropout", float)
     # Its cutoffs count with the criterion of adaptive losses only.
     adaptive = weights.count("decoder.adaptive_softmax.")
+    shared = options.get("share_decoder_input_output_embed", bool)
+    tied_projections = options.get("tie_adaptive_proj", bool)
+    # Models that have this older option say by it that they are tied.
+    tied_projections |= not options.get("no_tie_adaptive_proj", bool, True)
     model = LanguageModel(
         output_dim=None if tied else _output_dim(weights),
-        share_embeddings=options.get("share_decoder_input_output_embed", bool),
+        share_embeddings=shared and not adaptive,
         adaptive_softmax=softmax if adaptive else None,
         adaptive_input=inputs if options.get("adaptive_input", bool) else None,
         tie_adaptive_weights=tied,
-        tie_adaptive_projections=options.get("tie_adaptive_proj", bool),
+        tie_adaptive_projections=tied and tied_projections,
         **_side(options, weights, "decoder"),
         **_common(options),
         dtype=dtype,
@@ -240,6 +244,10 @@ def _mixers(options, weights, side, count, heads) -> tuple[list[dict], list[int]
         "weight_dropout_mask": "position",
     }
     kernel_softmax = options.get("weight_softmax", bool, True)
+    if projected and not kernel_softmax:
+        raise ValueError(
+            "option weight_softmax=False is not supported with kernels of queries"
+        )
     if projected:
         query_dim = weights.size(f"{query}.weight", 0) // (2 if glu else 1)
         generator = weights.size(f"{first}.conv.weight_linear.weight", 1)

@@ -13,7 +13,7 @@ from keras_seqconv.models.gated_stack import evaluate
 
 # Options that a model reads and that may only have a value that changes nothing.
 _REFUSED = (
-    "adaptive_input", "base_layers", "char_embeddings", "char_inputs",
+    "adaptive_input", "add_bos_token", "base_layers", "char_embeddings", "char_inputs",
     "character_embeddings", "cross_self_attention", "layernorm_embedding",
     "merge_src_tgt_embed", "no_cross_attention", "no_scale_embedding", "scale_attn",
     "scale_fc", "scale_heads", "scale_resids",
@@ -21,7 +21,7 @@ _REFUSED = (
 # Options of a side that tensors tell, or that matter only while training or before the
 # weights were loaded.
 _NOT_NEEDED = re.compile(
-    r"(encoder|decoder)_(embed_path|layerdrop|freeze_embed|xformers_att_config"
+    r"(encoder|decoder)_(final_norm|embed_path|layerdrop|freeze_embed|xformers_att_config"
     r"|(in|out)put_dim|attention_query_heads|(conv|query)_dim|(glu|gau)|conv_type"
     r"|((out|ffn)_)?embed_dim|layers|kernel_size_list|attention|hidden_size)"
 )

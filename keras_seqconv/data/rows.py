@@ -126,7 +126,11 @@ def read_tsv(
         yield texts, names, numbers
     for occurs, problem in (
         (quoted, f"{quoted:,} cells stand in quotes, which are read as text."),
-        (third, f"columns from the third on are left out, such as {third[:60]!r}."),
+        (
+            third,
+            f"columns from the third on are left out, such as {third[:60]!r}; further "
+            "references are files of `evaluate --reference`.",
+        ),
     ):
         if occurs:
             warnings.warn(f"{path}: {problem}", stacklevel=2)

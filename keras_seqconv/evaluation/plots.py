@@ -17,6 +17,7 @@ import io
 import itertools
 import math
 import os
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -294,6 +295,7 @@ def confusions(pairs: Sequence[Sequence]):
     axes.barh(range(len(pairs)), [count for *_, count in pairs], color=COLORS[0])
     _token_labels(axes.yaxis, labels)
     axes.invert_yaxis()
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set(xlabel="count", ylabel="reference → hypothesis")
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
@@ -301,8 +303,9 @@ def confusions(pairs: Sequence[Sequence]):
 
 
 def _shown(symbol: str) -> str:
-    """A symbol on an axis: nothing as a dash, a blank as its sign."""
-    return "–" if symbol == "" else symbol.replace(" ", "␣")
+    """A symbol on an axis: a dash for none, a sign for a blank, marks on a circle."""
+    circle = "◌" if unicodedata.category(symbol[:1] or " ").startswith("M") else ""
+    return "–" if symbol == "" else circle + symbol.replace(" ", "␣")
 
 
 # --- What they share ---

@@ -145,7 +145,7 @@ def web_page(
                 f"{', '.join(VOCABULARIES)}. Received: {type(tokenizer).__name__}"
             )
     with atomic_directory(directory) as folder:
-        _fetch(folder)
+        _fetch(folder, {tokenizer.kind for tokenizer in translator.tokenizers.values()})
         kernels = _write_kernels(translator.model.in_float32(), folder)
         _write_search(translator, options, folder, quantize, kernels=kernels)
         for file in resources.files(__package__).joinpath("page").iterdir():
@@ -217,15 +217,19 @@ def _write_kernels(model, folder: Path) -> list[str]:
 # --- The page ---
 
 
-def _fetch(folder: Path) -> None:
-    """Copies the files of `_FETCHED` into a folder, after npm has run elsewhere."""
+def _fetch(folder: Path, kinds: set[str]) -> None:
+    """Copies the files of `_FETCHED` into a folder, after npm has run elsewhere.
+
+    SentencePiece is for tokenizers of this kind.
+    """
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError(
             "A page needs npm, which fetches ONNX Runtime and SentencePiece: install "
             "Node.js."
         )
-    packages = [package for _, package, _ in _FETCHED]
+    fetched = [part for part in _FETCHED if part[0] in {"ort", *kinds}]
+    packages = [package for _, package, _ in fetched]
     flags = ["--no-audit", "--no-fund", "--ignore-scripts"]
     with tempfile.TemporaryDirectory() as install:
         # Without a prefix, npm installs into a project of a folder above.
@@ -234,7 +238,7 @@ def _fetch(folder: Path) -> None:
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise OSError(f"npm cannot fetch {' and '.join(packages)}: {reason}")
-        for name, package, files in _FETCHED:
+        for name, package, files in fetched:
             (folder / name).mkdir()
             for file in files:
                 path = Path(install, "node_modules", package.rpartition("@")[0], file)

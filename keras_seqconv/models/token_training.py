@@ -158,6 +158,7 @@ def _test_on_jax(model, state: tuple, data) -> tuple:
         (model.trainable_variables, weights),
         (model.non_trainable_variables, non_trainable),
         (model.metrics_variables, metric_values),
+        collect_losses=True,
     ) as scope:
         _, sums, outputs = _token_sums(model, inputs, labels, sample_weight, False)
         model.training.metrics.add(sums)
@@ -333,6 +334,12 @@ class TokenTrainedModel(keras.Model):
         )
         for metric in keras.tree.flatten([metrics, weighted_metrics]):
             check_ids("metrics", metric, self)
+            if isinstance(metric, TokenMetrics) and not self.has_logits:
+                raise ValueError(
+                    "`metrics` must not need logits for a model with an adaptive "
+                    "softmax; `fit` reports its nll and perplexity. "
+                    f"Received: {metric!r}"
+                )
         super().compile(optimizer, **options, auto_scale_loss=False)
         options |= {
             "optimizer": optimizer, "loss": loss, "auto_scale_loss": auto_scale_loss,
@@ -348,13 +355,25 @@ class TokenTrainedModel(keras.Model):
     def get_compile_config(self) -> dict:
         if not self.compiled:
             return {}
-        return keras.saving.serialize_keras_object(self.training.config)
+        config = keras.saving.serialize_keras_object(self.training.config)
+        # Frozen variables may be among those that the optimizer was built for.
+        numbers = {id(variable): n for n, variable in enumerate(self.weights)}
+        built_for = getattr(self.optimizer, "_trainable_variables", ())
+        config["optimizer_variables"] = [
+            numbers[id(variable)] for variable in built_for if id(variable) in numbers
+        ]
+        return config
 
     def compile_from_config(self, config) -> None:
         config = keras.saving.deserialize_keras_object(config)
         config.pop("loss_weights", None)  # of 0.1.0, without effect
+        numbers = config.pop("optimizer_variables", None)  # which 0.1.0 does not have
         self.compile(**config)
-        self.optimizer.build(self.trainable_variables)
+        weights = self.weights
+        if numbers is None:
+            self.optimizer.build(self.trainable_variables)
+        elif numbers:
+            self.optimizer.build([weights[number] for number in numbers])
 
     def make_train_function(self, force: bool = False):
         """As in Keras, and again after a change of the trainable variables.

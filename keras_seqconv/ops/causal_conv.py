@@ -172,6 +172,8 @@ class _CausalConv1D(keras.Operation):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
         further = bias, residual, initial_state, segment_ids, mask, lengths
         history = self._history(inputs, kernel, *further)
+        if segment_ids is not None and segment_ids.shape[1] == 0:
+            segment_ids = None  # no position, no segment
         if lengths is not None:
             lengths = ops.cast(lengths, "int32")
             mask = ops.arange(ops.shape(inputs)[1])[None] < lengths[:, None]
@@ -197,7 +199,7 @@ class _CausalConv1D(keras.Operation):
         outputs = finished(outputs, bias, residual, self.activation)
         if not self.return_final_state:
             return outputs
-        if segment_ids is not None and history and segment_ids.shape[1] != 0:
+        if segment_ids is not None and history:
             window = _within_last_segment(window, segment_ids, mask, history)
         return outputs, _last(window, history, mask)
 

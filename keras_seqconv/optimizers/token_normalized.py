@@ -307,9 +307,9 @@ class TokenNormalized(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             inner.apply_gradients([(g * factor, v) for g, v in pairs if v.trainable])
             return
-        # None and any value for what is frozen: Keras leaves it alone, with a warning.
+        # None for what is frozen: Keras leaves it alone, with a warning.
         means = [g * factor if v.trainable else None for g, v in pairs]
-        values = [v.value if v.trainable else ops.zeros(v.shape) for v in weights]
+        values = [v.value for v in weights]
         state = [variable.value for variable in inner.variables]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
@@ -319,7 +319,17 @@ class TokenNormalized(keras.optimizers.Optimizer):
                 variable.assign(value)
 
     def finalize_variable_values(self, var_list):
-        self.optimizer.finalize_variable_values(var_list)
+        """Sets weights to their moving averages (`use_ema`), but for frozen ones.
+
+        Keras takes `var_list` for all variables that the optimizer was built for.
+        """
+        inner = self.inner_optimizer
+        if inner.use_ema:
+            averages = inner._model_variables_moving_average
+            pairs = zip(self._trainable_variables, averages, strict=True)
+            for variable, average in pairs:
+                if variable.trainable and average is not None:
+                    variable.assign(average)
 
     # --- Saving ---
 
@@ -329,7 +339,15 @@ class TokenNormalized(keras.optimizers.Optimizer):
             store[str(index)] = ops.convert_to_numpy(variable)
 
     def load_own_variables(self, store):
-        for index, variable in enumerate(super().variables):
+        own = super().variables
+        if len(store.keys()) != len(own):
+            warnings.warn(
+                f"The state of the optimizer was not loaded: it has {len(own)} "
+                f"variables, and {len(store.keys())} were saved.",
+                stacklevel=2,
+            )
+            return
+        for index, variable in enumerate(own):
             variable.assign(store[str(index)])
 
     def get_config(self) -> dict:

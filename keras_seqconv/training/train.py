@@ -195,8 +195,8 @@ def _check_positions(text: Text, model) -> None:
                 option = "max_length" if model.has_source else "tokens_per_sample"
                 raise ValueError(
                     f"`{option}` must leave out rows beyond the {limit} positions of "
-                    f"the model. Received: {store.lengths[key].max()} {key}, with the "
-                    "end"
+                    f"the model, or `architecture` give it more. Received: "
+                    f"{store.lengths[key].max()} {key}, with the end"
                 )
 
 
@@ -218,11 +218,12 @@ def _tell_of_limits(text: Text, stream: BatchStream, say) -> None:
     if recipe.search is not None:
         sources, targets = (lengths[f"{side}_ids"] for side in ("source", "target"))
         tokenizer = text.tokenizers[1]
-        whole = tokenizer.kind == "words" and (targets == 2).all()  # and the end
-        if whole and 5 * tokenizer.vocabulary_size > len(targets):
+        whole = (targets == 2).mean()  # a word and the end
+        many = 5 * tokenizer.vocabulary_size > len(targets)
+        if tokenizer.kind == "words" and whole > 0.9 and many:
             say(
-                "Each target is one word, and the model can write no other words: "
-                "--target-tokenizer characters reads their letters."
+                f"{whole:.0%} of the targets are one word, and the model can write no "
+                "other words: --target-tokenizer characters reads their letters."
             )
         limits, _ = recipe.search.length_limits(sources, int(sources.max()))
         if long := int((targets - 1 > limits).sum()):

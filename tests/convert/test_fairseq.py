@@ -319,10 +319,12 @@ GATED_IN_OTHER_LAYOUTS = {
         encoder_layers="[(8, 4), (8, 12)]", decoder_layers="[(8, 2), (8, 12)]"),
     "residuals from afar": fconv(**both(layers=BACK)),
     "convolutional language model": fconv_lm(),
+    "many layers": fconv(**both(layers="[(4, 3)] * 26")),
 }  # fmt: skip
 NORMS = [
     ("tap", "even kernels, one longer than a sentence"),
     ("folded", "residuals from afar"), ("folded", "convolutional language model"),
+    ("folded", "many layers"),
 ]  # fmt: skip
 
 
@@ -444,13 +446,31 @@ SECTIONS = {"arch": "transformer"} | {
     for side in ("encoder", "decoder")
 }
 SECTIONS["encoder"] |= {"layerdrop": 0.1, "layers_to_keep": None}
+OF_OLDER_FAIRSEQ = language_model("lightconv_lm", **TIED_TWICE)
+OLDER_NAME = {**OF_OLDER_FAIRSEQ, "no_tie_adaptive_proj": False}
+del OLDER_NAME["tie_adaptive_proj"]
+# What has no effect beside an adaptive softmax or is told by a tensor.
+WITHOUT_EFFECT = language_model("transformer_lm", **SOFTMAX, **INPUT)
+BESIDE = {"share_decoder_input_output_embed": True, "tie_adaptive_proj": True}
 FEW = {name: SIDES[name] for name in SIDES if name.endswith("heads")}
 
 
 @pytest.mark.parametrize(
     ("options", "stored"),
-    [(IN_TEXT, TEXT), (IN_SECTIONS, SECTIONS), (lightconv(), FEW)],
-    ids=["as text", "in sections of each side", "only what no tensor tells"],
+    [
+        (IN_TEXT, TEXT),
+        (IN_SECTIONS, SECTIONS),
+        (lightconv(), FEW),
+        (OF_OLDER_FAIRSEQ, OLDER_NAME),
+        (WITHOUT_EFFECT, {**WITHOUT_EFFECT, **BESIDE, "decoder_final_norm": True}),
+    ],
+    ids=[
+        "as text",
+        "in sections of each side",
+        "only what no tensor tells",
+        "by an older name",
+        "without an effect",
+    ],
 )
 def test_options_in_other_forms(tmp_path, options, stored):
     model = check(tmp_path, drawn(options), options=stored)
@@ -518,11 +538,17 @@ def test_tied_tensors_that_differ(tmp_path, options, names):
         (transformer(decoder_layers=10**9), "the tensors have 2"),
         (fconv(encoder_layers="[(1000000000, 3)] * 2"), "describes far more"),
         (fconv(encoder_layers="[(8, 3)] * x"), "Name is not allowed"),
+        (transformer(add_bos_token=True), "add_bos_token=True is not supported"),
+        (ddynamic(weight_softmax=False), "weight_softmax=False is not supported"),
     ],
 )
 def test_unsupported_options(tmp_path, options, words):
     """Huge claims cost neither memory nor time."""
-    plain = fconv() if "fconv" in options["arch"] else transformer()
+    (plain,) = (
+        made()
+        for made in (fconv, ddynamic, transformer)
+        if made()["arch"] == options["arch"]
+    )
     found = problems_of(tmp_path, drawn(plain).weights, options)
     assert any(words in problem for problem in found), found
 

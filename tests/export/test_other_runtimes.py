@@ -243,7 +243,7 @@ def page(tmp_path_factory):
         fetched.setattr(
             onnx,
             "_fetch",
-            lambda other: [
+            lambda other, kinds: [
                 shutil.copytree(folder / part, other / part)
                 for part in ("ort", "sentencepiece")
             ],

@@ -175,6 +175,39 @@ def test_changes_between_two_fits(policy, steps):
         fit(model)
 
 
+def test_what_is_frozen_between_two_fits_goes_on_from_a_file(tmp_path):
+    model = small_model(seed=1)
+    optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
+    model.compile(optimizer, gradient_accumulation_steps=2, **EAGERLY)
+    fit(model, epochs=2)
+    freeze_encoder(model)
+    fit(model, epochs=2)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        fit(each, epochs=2)
+        assert int(to_numpy(each.optimizer.iterations)) == 3
+    for one, other in zip(arrays(model), arrays(loaded), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_moving_averages_leave_frozen_weights_alone():
+    model = small_model(seed=1)
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
+    model.compile(optimizer, **EAGERLY)
+    fit(model)
+    variables = model.trainable_variables
+    freeze_encoder(model)
+    before = [to_numpy(variable).copy() for variable in variables]
+    fit(model, epochs=2)
+    averages = optimizer._model_variables_moving_average
+    for variable, old, average in zip(variables, before, averages, strict=True):
+        expected = average if variable.trainable else old
+        np.testing.assert_array_equal(to_numpy(variable), to_numpy(expected))
+        if not variable.trainable:  # for callbacks that swap them
+            np.testing.assert_allclose(to_numpy(average), old, atol=1e-6)
+
+
 @pytest.mark.parametrize("change", [freeze_encoder, freeze, add_lora])
 def test_what_was_frozen_in_a_file_can_be_trained_again(change, tmp_path):
     model = small_model()

@@ -1,5 +1,7 @@
 """Training by tokens: any split of an update into micro-batches gives its weights."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -318,6 +320,38 @@ def test_saved_model_goes_on(tmp_path):
     assert not LanguageModel.from_config(model.get_config()).compiled
 
 
+@pytest.mark.parametrize("steps", [None, 2])
+def test_a_model_that_is_saved_before_its_training(steps, tmp_path):
+    model, (inputs, labels) = small_model(), ragged_batch()
+    model.compile("adam", gradient_accumulation_steps=steps, **EAGERLY)
+    model.save(tmp_path / "model.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.fit(inputs, labels, batch_size=6, shuffle=False, verbose=0)
+    assert_same_weights(model, loaded)
+    loaded.save_weights(tmp_path / "trained.weights.h5")
+    other, others = small_model(), 2 if steps is None else None
+    other.compile("adam", gradient_accumulation_steps=others, **EAGERLY)
+    other.train_on_batch(inputs, labels)
+    with pytest.warns(UserWarning, match="state of the optimizer was not loaded"):
+        other.load_weights(tmp_path / "trained.weights.h5")
+    assert_same_weights(model, other)
+
+
+def test_validation_has_the_losses_of_layers():
+    model, (inputs, labels) = small_model(), ragged_batch()
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.Dense):
+            layer.activity_regularizer = keras.regularizers.L2(1.0)
+    model.compile(keras.optimizers.SGD(0.0), **EAGERLY)
+    data = dict(validation_data=(inputs, labels), batch_size=12, verbose=0)
+    history = model.fit(inputs, labels, **data).history
+    assert history["val_loss"][0] > 2 * history["val_nll"][0]
+    assert history["val_loss"][0] == pytest.approx(history["loss"][0], rel=1e-5)
+
+
 def test_wrong_arguments():
     model, own_ids = small_model(), small_model(special_ids={"pad": 0})
     inputs, labels = ragged_batch()
@@ -329,6 +363,8 @@ def test_wrong_arguments():
     for make, words in [
         (lambda: adaptive_model().compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must be None for a model with an adaptive softmax"),
+        (lambda: adaptive_model().compile("sgd", metrics=[Perplexity()]),
+         "`metrics` must not need logits for a model with an adaptive softmax"),
         (lambda: own_ids.compile("sgd", LabelSmoothedCrossentropy()),
          "`loss` must have the `pad_id` of the model, 0. Received: pad_id=1 of Label"),
         (lambda: own_ids.compile("sgd", metrics=["mse", [Perplexity()]]),

@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
@@ -93,13 +93,14 @@ def assert_close(actual, expected, limit=2e-5):
 @given(
     seed=st.integers(0, 99),
     shape=st.tuples(
-        st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(1, 2),
+        st.integers(1, 3), st.integers(0, 9), st.integers(1, 3), st.integers(1, 2),
         st.integers(1, 6), st.integers(1, 3),
     ),
     names=st.sets(st.sampled_from(OPTIONAL)),
     activation=st.sampled_from([None, "silu"]),
     dtype=st.sampled_from(["float32", "float16", "bfloat16"]),
 )  # fmt: skip
+@example(0, (2, 0, 2, 1, 3, 1), {"segment_ids", "mask"}, None, "float32")
 def test_any_arguments_equal_the_loops(seed, shape, names, activation, dtype):
     arrays = case(np.random.default_rng(seed), *shape, names)
     tensors = {}
