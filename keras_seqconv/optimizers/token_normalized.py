@@ -307,29 +307,36 @@ class TokenNormalized(keras.optimizers.Optimizer):
         if keras.backend.backend() == "tensorflow":
             inner.apply_gradients([(g * factor, v) for g, v in pairs if v.trainable])
             return
-        # None for what is frozen: Keras leaves it alone, with a warning.
+        # None and any value for what is frozen: Keras leaves it alone, with a warning.
         means = [g * factor if v.trainable else None for g, v in pairs]
-        values = [v.value for v in weights]
+        values = [v.value if v.trainable else ops.zeros(v.shape) for v in weights]
         state = [variable.value for variable in inner.variables]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Gradients do not exist")
             values = inner.stateless_apply(state, means, values)
+        kept = {id(average) for v, average in self._averages() if not v.trainable}
         for old, new in zip((weights, inner.variables), values, strict=True):
             for variable, value in zip(old, new, strict=True):
-                variable.assign(value)
+                if id(variable) not in kept:
+                    variable.assign(value)
 
     def finalize_variable_values(self, var_list):
         """Sets weights to their moving averages (`use_ema`), but for frozen ones.
 
         Keras takes `var_list` for all variables that the optimizer was built for.
         """
+        for variable, average in self._averages():
+            if variable.trainable:
+                # A copy: JAX donates the buffers of both to the next update.
+                variable.assign(ops.copy(average))
+
+    def _averages(self) -> list[tuple]:
+        """Weights and their moving averages; none without `use_ema`."""
         inner = self.inner_optimizer
-        if inner.use_ema:
-            averages = inner._model_variables_moving_average
-            pairs = zip(self._trainable_variables, averages, strict=True)
-            for variable, average in pairs:
-                if variable.trainable and average is not None:
-                    variable.assign(average)
+        if not inner.use_ema:
+            return []
+        averages = inner._model_variables_moving_average
+        return [*zip(self._trainable_variables, averages, strict=True)]
 
     # --- Saving ---
 
