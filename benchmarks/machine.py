@@ -8,6 +8,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+# Of the Python that runs the script.
+PROGRAM = str(Path(sys.executable).with_name("keras-seqconv"))
+
 
 def lines_of(path: Path) -> list[str]:
     """Lines by LF alone: a text may hold the other ends of `splitlines`."""
@@ -16,7 +19,8 @@ def lines_of(path: Path) -> list[str]:
 
 def machine() -> str:
     """Date, processor, cores, and the versions that matter."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    info = Path("/proc/cpuinfo")  # of Linux
+    lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
     name = names[0] if names else platform.machine()
     if "jax" in sys.modules:
@@ -27,7 +31,7 @@ def machine() -> str:
         if find_spec(package)
     ]
     return (
-        f"{datetime.date.today()}, {name}, {os.cpu_count()} cores, Linux "
+        f"{datetime.date.today()}, {name}, {os.cpu_count()} cores, {platform.system()} "
         f"{platform.release()}, Python {platform.python_version()}, "
         f"{', '.join(versions)}"
     )

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from machine import lines_of, machine
+from machine import PROGRAM, lines_of, machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -100,6 +100,10 @@ def text_file(row: Row, split: str, side: str) -> Path:
     protocol = PROTOCOLS[row.protocol]
     language = getattr(protocol, side)
     folder = CORPUS if row.protocol != "c" else SPACY
+    if not folder.is_dir():
+        sys.exit(
+            f"{folder} is missing: KERAS_SEQCONV_DATA names its parent, docs/data.md"
+        )
     return folder / f"{split}.{protocol.middle}{language}"
 
 
@@ -120,7 +124,7 @@ def command(options) -> list[str]:
     row = ROWS[options.row]
     protocol = PROTOCOLS[row.protocol]
     words = [
-        "keras-seqconv", "train",
+        PROGRAM, "train",
         "--preset", row.preset,
         "--dataset", os.path.relpath(text_file(row, "train", "source").parent),
         "--workdir", str(run_folder(options)),
@@ -201,7 +205,7 @@ def evaluated(model: Path, row: Row, split: str, hypotheses: Path | None) -> dic
         output = hypotheses or Path(folder) / HYPOTHESES
         metric = protocol.metric.replace("torchtext", "tokenized")
         words = [
-            "keras-seqconv", "evaluate", str(model),
+            PROGRAM, "evaluate", str(model),
             "--source", str(text_file(row, split, "source")),
             "--reference", str(references), "--output-hypotheses", str(output),
             "--metrics", f"{metric},perplexity", "--tokenize", protocol.tokenize,
@@ -268,7 +272,7 @@ def served(options) -> None:
     from keras_seqconv.support.files import write_file
 
     run, row = run_folder(options), ROWS[options.row]
-    words = ["keras-seqconv", "export", str(run / "model")]
+    words = [PROGRAM, "export", str(run / "model")]
     subprocess.run([*words, "--output", str(run / "served")], check=True)
     version = max((run / "served").glob("[0-9]*"), key=lambda path: int(path.name))
     translate = tf.saved_model.load(version).signatures["serving_default"]
@@ -284,7 +288,7 @@ def served(options) -> None:
     print(f"{same:,} of {len(texts):,} translations are those of `evaluate`")
     for hypotheses in (output, kept):
         subprocess.run(
-            ["keras-seqconv", "evaluate", "--hypotheses", str(hypotheses),
+            [PROGRAM, "evaluate", "--hypotheses", str(hypotheses),
              "--reference", str(text_file(row, "test2016", "target")),
              "--metrics", "bleu", "--tokenize", PROTOCOLS[row.protocol].tokenize],
             check=True,

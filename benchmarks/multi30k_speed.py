@@ -167,7 +167,8 @@ def measure_ours(system: str, work: str, cores: int, precision: str) -> float:
     if cores > 1:
         data = model.distribute_strategy.experimental_distribute_dataset(data)
     batches = iter(data)
-    model.make_train_function()
+    with devices.scope():  # in which the optimizer is built
+        model.make_train_function()
 
     def train():
         for value in model.train_function(batches).values():

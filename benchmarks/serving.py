@@ -31,13 +31,14 @@ def graph(options) -> None:
     import tensorflow as tf
 
     import keras_seqconv as ks
-    from benchmarks.decoding import TARGET, graph_of, make_model, make_sources
+    from benchmarks.decoding import TARGET, make_model, make_sources
+    from benchmarks.decoding import search as search_of
     from keras_seqconv.export import saved_model
 
     model = make_model(options.family)
     print("| (B, beams) | plain graph, ms | export, ms | ratio |\n|---|---|---|---|")
     for beams in (1, 5):
-        plain = graph_of(model, beams)
+        plain = tf.function(lambda ids, beams=beams: search_of(model, ids, beams))
         search = {
             "num_beams": beams, "min_length": TARGET - 1, "max_length": TARGET - 1,
         }  # fmt: skip

@@ -24,9 +24,7 @@ import numpy as np
 from machine import machine
 
 import keras_seqconv as ks
-from keras_seqconv.layers import feed_forward
 from keras_seqconv.models import stacks
-from keras_seqconv.ops.fused import dropout
 
 WORDS = 10_000
 SETTINGS = {"B 64, T 32": (64, 32), "B 16, T 256": (16, 256), "B 4, T 1024": (4, 1024)}
@@ -36,7 +34,9 @@ LAYERS = {"num_encoder_layers": 7, "num_decoder_layers": 6, "share_embeddings": 
 class KerasAttention(keras.layers.MultiHeadAttention):
     """Keras' attention behind the arguments and the call of ours."""
 
-    def __init__(self, num_heads, output_dim, use_causal_mask=False, **arguments):
+    def __init__(
+        self, num_heads, output_dim, use_causal_mask=False, canon=None, **arguments
+    ):
         super().__init__(num_heads, output_dim // num_heads, **arguments)
         self.causal = use_causal_mask
 
@@ -153,14 +153,8 @@ def print_setting(name, rounds):
         )
 
 
-def one_by_one(residual, inputs, outputs):
-    """What `Residual` does when it does not train."""
-    outputs = dropout(outputs, residual.dropout, residual.seed_generator)
-    return residual.layer_norm(inputs + outputs)
-
-
 def print_parts(name, rounds, family):
-    """What a step costs when a part of it is left out or done in another way."""
+    """What a step costs when a part of it is left out."""
     batch, length = SETTINGS[name]
     silent = dict.fromkeys(("dropout", "attention_dropout", "weight_dropout"), 0.0)
     whole = make_model(family)
@@ -172,12 +166,6 @@ def print_parts(name, rounds, family):
         ),
         "no optimizer (SGD)": training_step(make_model(family), batch, length, "sgd"),
     }
-    fused = feed_forward.Residual._add_and_norm
-    feed_forward.Residual._add_and_norm = one_by_one
-    name_of_part = "dropout, residual, normalization one by one"
-    ready[name_of_part] = training_step(make_model(family), batch, length)
-    ready[name_of_part]()  # traced now
-    feed_forward.Residual._add_and_norm = fused
     seconds = time_in_turns(ready, rounds)
     print(f"\n### Parts of {family}, {name}\n\n| | ms | difference |\n|---|---|---|")
     first = np.median(seconds["whole step"])

@@ -41,5 +41,8 @@ def run(session, tensors):
 
 if __name__ == "__main__":
     for line in sys.stdin:
+        if not line.split():
+            print()
+            continue
         [ids] = search(sys.argv[1], np.array([line.split()], "int64"))
         print(*ids)

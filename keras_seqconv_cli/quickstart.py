@@ -9,6 +9,7 @@ package. What it does is what `keras-seqconv train` and `export` do.
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -42,9 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from keras_seqconv.support import require_tensorflow
     from keras_seqconv.training import TrainingOptions, train
     from keras_seqconv.training.run import remove_run
 
+    require_tensorflow()  # for the export at the end
     start, workdir = time.perf_counter(), options.workdir
     if options.overwrite:
         remove_run(workdir)
@@ -58,14 +61,15 @@ def run(options: argparse.Namespace) -> int:
         return result.status
     _show_translations(result.folder, training)
     _serve(result.folder, Path(workdir))
+    model = shlex.quote(str(result.folder))
     print(
         f"\nAll of it took {time.perf_counter() - start:.0f} s. The model is in "
-        f"{result.folder}. Translate with it:\n"
-        f"  echo '{_SENTENCE}' | keras-seqconv translate {result.folder}\n"
+        f"{model}. Translate with it:\n"
+        f"  echo '{_SENTENCE}' | keras-seqconv translate {model}\n"
         "Look into it in the browser (pip install 'keras-seqconv[demo]'):\n"
-        f"  keras-seqconv demo {result.folder}\n"
+        f"  keras-seqconv demo {model}\n"
         "Or make a page that translates in the browser (keras-seqconv[onnx], npm):\n"
-        f"  keras-seqconv export {result.folder} --format web --output page"
+        f"  keras-seqconv export {model} --format web --output page"
     )
     if result.scores:
         print(f"test BLEU {result.scores['BLEU']['score']:.1f}")
