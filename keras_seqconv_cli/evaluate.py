@@ -156,6 +156,8 @@ def check(options: argparse.Namespace) -> None:
     files = [options.source, hypotheses, options.compare, options.text, *references]
     check_files(*files)
     _check_options(options)
+    if options.rouge_separator == "":
+        raise ValueError("`rouge_separator` must not be empty.")
     _check_output(options.output_hypotheses, [*filter(None, files)])
 
 
@@ -163,9 +165,10 @@ def _check_options(options) -> None:
     """ValueError for options without effect."""
     output, translates = options.output_hypotheses, options.model
     translates = translates and not (options.hypotheses or options.text)
-    unused = (
-        {} if translates else search_options(options) | {"output_hypotheses": output}
-    )
+    unused = {}
+    if not translates:
+        unused = search_options(options) | given(options, ["parallel_batches"])
+        unused["output_hypotheses"] = output
     if not options.model:
         unused |= given(options, _OF_MODEL)
         unused["runtime"] = None if options.runtime == "auto" else options.runtime
@@ -354,6 +357,7 @@ def _language_model(options, result: dict, lines: list[str]) -> None:
     from keras_seqconv.support.files import iterate_lines
 
     asked, options.runtime = options.runtime, "keras"
+    options.parallel_batches = 1  # which has all cores
     generator = load_models(options, *options.model)
     if generator.translates:
         raise ValueError(

@@ -329,6 +329,10 @@ def test_translations():
         (lambda: scores(["a"], []), "Received: 1"),
         (lambda: scores(["a", ""], ["a", " "]), "line 2 is empty"),
         (lambda: scores(["a"], [[None], ["a"]], ["rouge"]), "line 1 is empty"),
+        (
+            lambda: scores(["a"], [["a"]], ["rouge"], sentence_separator=""),
+            "`sentence_separator` must not be empty",
+        ),
         (lambda: paired_bootstrap(["a"], ["a"], [None]), "line 1 is empty"),
         (lambda: bleu_by_length(["a"], ["b"], [""]), "line 1 is empty"),
         (lambda: scores(["a"], ["a"], tokenize="13b"), "`tokenize` must be one of"),

@@ -7,7 +7,12 @@ import threading
 
 import pytest
 
-from keras_seqconv.support.files import atomic_directory, locked, write_file
+from keras_seqconv.support.files import (
+    atomic_directory,
+    check_output,
+    locked,
+    write_file,
+)
 
 
 def write(path, text="new", replaceable=None):
@@ -67,6 +72,13 @@ def test_links_are_followed_and_pipes_and_folders_refused(tmp_path):
         with pytest.raises(ValueError, match=f"{path} must be a regular .*: {mode}"):
             write_file(path, b"1")
     assert names(tmp_path) == ["file", "link", "pipe"]
+
+
+def test_a_pipe_without_a_name_is_no_file():
+    for end in os.pipe():
+        with pytest.raises(ValueError, match="must be a regular file. Received: p"):
+            check_output(f"/dev/fd/{end}")
+        os.close(end)
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Text without Keras: the graphs of a model directory in ONNX Runtime."""
 
 import json
+import pickle
 import shutil
 import signal
 import sys
@@ -44,7 +45,10 @@ for name, one in (
         found[f"{{key}} scores"] = [[x.score for x in row] for row in results]
     found[f"{{name}} scored"] = one.score(texts, ["w2", "", "w5 w6 w7", "unheard"])
     found[f"{{name}} attention"] = best[0][0].attention.tolist()
-    found[f"{{name}} unknowns"] = one.translate(texts, replace_unknowns=True)
+    options = {{"unk_penalty": -20.0, "max_length": 3}}
+    found[f"{{name}} unknown"] = one.translate(texts, **options)
+    options["replace_unknowns"] = True
+    found[f"{{name}} replaced"] = one.translate(texts, **options)
 found["generated"] = writer.generate(prompts, 2, max_length=7)
 found["drawn"] = writer.sample(prompts, 3, 0.7, max_length=9)
 found["streamed"] = "".join(writer.stream("w1 w2", 3, temperature=0.7, max_length=9))
@@ -75,7 +79,11 @@ def test_results_of_keras_without_keras(folder):
     names = [folder / name for name in ("model", "other", "language")]
     plain = json.loads(run_python(PROGRAM, *names, "keras").stdout)
     found = json.loads(run_python(BLOCKED + PROGRAM, *names, "onnx").stdout)
-    assert set(plain) == set(found) and plain["one scores"] != plain["both scores"]
+    assert set(plain) == set(found)
+    difference = np.subtract(plain["one scored"], plain["both scored"])
+    assert np.abs(difference).max() > 1e-2
+    assert "<unk>" in str(plain["one unknown"])
+    assert "<unk>" not in str(plain["one replaced"])
     assert found["streamed"] == found["drawn"][0]
     for name, expected in plain.items():
         if "score" in name or "attention" in name:
@@ -231,6 +239,24 @@ def test_a_model_that_does_not_convert_is_saved_without_graphs(tmp_path, monkeyp
     with pytest.raises(ValueError, match="MyOp"):
         translator.save(tmp_path / "other", onnx=True)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_translator_is_copied(folder):
+    translator = ks.load(folder / "model", runtime="onnx")
+    copy = pickle.loads(pickle.dumps(translator))
+    assert copy.translate(TEXTS) == translator.translate(TEXTS)
+
+
+def test_a_model_that_gives_nan_has_no_score(tmp_path):
+    broken = make_translator.func.__wrapped__(*make_translator.args)
+    for weight in broken.model.trainable_weights:
+        weight.assign(1e28 * weight)
+    broken.save(tmp_path / "model", onnx=True)
+    for runtime in ("onnx", "keras"):
+        loaded = ks.load(tmp_path / "model", runtime=runtime)
+        assert np.isnan(loaded.score(["w1 w2"], ["w3"])).all()
+        with pytest.raises(ValueError, match="must give finite logits"):
+            ks.evaluation.translation_perplexity(loaded, ["w1 w2"], ["w3"])
 
 
 def test_arguments_that_keras_refuses_and_what_needs_keras(folder, tmp_path):

@@ -133,6 +133,23 @@ def test_translations_hold_no_line_breaks_and_no_nul(translator):
         assert "\0" not in text
 
 
+def test_records_are_lines_to_every_reader(translator, tmp_path):
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("w1\u2028w2\nw3\x85w4\n", encoding="utf-8")
+    translate_file(translator, source, target, format="jsonl")
+    lines = target.read_text(encoding="utf-8").splitlines()
+    sources = [json.loads(line)["source"] for line in lines]
+    assert sources == ["w1\u2028w2", "w3\x85w4"]
+
+
+def test_pipes_without_a_name_are_written_to(translator, known, tmp_path):
+    source, (read, written) = write(tmp_path / "in", ["w1", "w2"]), os.pipe()
+    translate_file(translator, source, f"/dev/fd/{written}")
+    os.close(written)
+    with open(read, encoding="utf-8") as stream:
+        assert stream.read().splitlines() == translator.translate(["w1", "w2"])
+
+
 def test_formats(translator):
     lines = ["w1 w2 w3", "", "w4"]
     content = "\n".join(lines).encode()
@@ -264,7 +281,9 @@ def test_another_input_or_other_settings_are_not_resumed(translator, tmp_path):
     with pytest.raises(ValueError, match=r"differ in: max_length, window\."):
         translate_file(translator, source, target, resume=True, window=5, max_length=7)
     with pytest.raises(ValueError, match=r"differ in: model\."):
-        translate_file(make_translator(seed=5), source, target, **options)
+        other = make_translator.func.__wrapped__(*make_translator.args)
+        other.model.trainable_weights[0].assign(1 + other.model.trainable_weights[0])
+        translate_file(other, source, target, **options)
     parts = translator.model, TOKENIZER, TOKENIZER, translator.search
     cut = ks.Translator(*parts, max_source_length=3)
     with pytest.raises(ValueError, match=r"differ in: max_source_length\."):

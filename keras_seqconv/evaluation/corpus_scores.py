@@ -190,6 +190,8 @@ def scores(
 
 def _rouge(texts, references, separator: str | None) -> list[Score]:
     kinds = dict(_ROUGE)
+    if separator == "":
+        raise ValueError("`sentence_separator` must not be empty. Received: ''")
     if separator is not None:
         kinds["rougeLsum"] = kinds.pop("rougeL")
         columns = [texts, *references]

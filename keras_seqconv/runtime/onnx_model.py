@@ -6,6 +6,7 @@ in milliseconds for the options of a call and kept. The loop feeds its outputs b
 """
 
 import dataclasses
+import functools
 import os
 import tempfile
 import threading
@@ -74,6 +75,7 @@ class OnnxModel:
             require(package, "onnx")
         self._quantized: list = []
         check_choice("quantize", quantize, (None, "int8"))
+        self._folders, self._quantize = [*map(os.path.abspath, folders)], quantize
         members = []
         for number, folder in enumerate(map(Path, folders)):
             if quantize is not None:
@@ -89,6 +91,10 @@ class OnnxModel:
         for name in _ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
+
+    def __reduce__(self):
+        # Sessions cannot be copied: a copy reads the folders.
+        return functools.partial(OnnxModel, quantize=self._quantize), (*self._folders,)
 
     def beam_search_hypotheses(
         self, source_ids=None, *, prefix_ids=None, options=None, **names
@@ -133,7 +139,14 @@ class OnnxModel:
         own = target_ids[:, None, : positional.shape[-1]] != self.pad_id
         sums = np.where(own, positional, 0.0).sum(axis=-1)
         scores = sums / options.length_divisor(own.sum(axis=-1))
-        return found._replace(scores=scores)
+        # Where a token has no log-probability, the search has found nothing.
+        exists = found.lengths > 0
+        return found._replace(
+            scores=np.where(exists, scores, np.nan),
+            positional_scores=np.where(
+                exists[..., None], found.positional_scores, np.nan
+            ),
+        )
 
     def stream_ids(
         self, prefix_ids: list[int], seed: tuple[int, int], options: SampleOptions

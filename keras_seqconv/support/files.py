@@ -53,11 +53,10 @@ def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
 
 def _regular(path: str | os.PathLike) -> Path:
     """The file that a link leads to; ValueError for what is there and no such file."""
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # also a pipe without a name
         mode = stat.filemode(os.stat(path).st_mode)
         raise ValueError(f"{path} must be a regular file. Received: {mode}")
-    return path
+    return Path(os.path.realpath(path))
 
 
 def check_output(path: str | os.PathLike) -> None:

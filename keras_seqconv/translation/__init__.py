@@ -64,14 +64,14 @@ def load_ensemble(
     from keras_seqconv.decoding import Ensemble
     from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
-    members = {path: _loaded(path, dtype, graphs) for path in directories}
+    members = [_loaded(path, dtype, graphs) for path in directories]
     if not members:
         raise ValueError("`directories` must name a model directory. Received: none")
-    first, *further = members.values()
+    first, *further = members
     if not further:
         return first
     expectations: dict = {}
-    for directory, member in members.items():
+    for directory, member in zip(directories, members, strict=True):
         traits = {"kind": type(member).__name__}
         for side in ("source", "target", "text"):
             tokenizer = member.tokenizers.get(side)
@@ -86,11 +86,11 @@ def load_ensemble(
                     f"The models must have the same {name}. Received: "
                     f"{where} ({expected}), {directory} ({trait})"
                 )
-    model = graphs or Ensemble([member.model for member in members.values()])
+    model = graphs or Ensemble([member.model for member in members])
     options = {"search": first.search}
     if "languages" in expectations:
         options["languages"] = expectations["languages"][1]
-    lengths = [m.chosen_length for m in members.values() if m.chosen_length]
+    lengths = [m.chosen_length for m in members if m.chosen_length]
     if lengths:
         options["max_source_length"] = min(lengths)
     ensemble = type(first)(model, *first.tokenizers.values(), **options)

@@ -43,6 +43,9 @@ from keras_seqconv.version import __version__
 # Ends of lines, besides "\n", and of texts to some programs; corpora refuse the last.
 BREAKS = dict.fromkeys(map(ord, "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0"), " ")
 
+# Ends of lines to some readers that JSON has unescaped inside of texts.
+_ESCAPED = {number: f"\\u{number:04x}" for number in (0x85, 0x2028, 0x2029)}
+
 
 @dataclasses.dataclass
 class Report:
@@ -242,7 +245,7 @@ def _record(
             rows = () if best.attention is None else best.attention
             translation["attention"] = [*map(_rounded, rows)]
         translations.append(translation)
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(record, ensure_ascii=False).translate(_ESCAPED) + "\n"
 
 
 def _rounded(values) -> list[float]:
@@ -301,9 +304,9 @@ def _opened(
 ) -> Iterator[tuple[Callable, int]]:
     """A function that writes a window (bytes, lines so far), and lines done before."""
     is_stream = hasattr(output, "write")
-    path = None if is_stream else Path(os.path.realpath(output))
-    if not is_stream and (path.is_file() or not path.exists()):
-        check_output(path)
+    if not is_stream and (os.path.isfile(output) or not os.path.exists(output)):
+        check_output(output)
+        path = Path(os.path.realpath(output))
         with _resumable(path, resume, settings) as opened:
             yield opened
         return
@@ -311,7 +314,7 @@ def _opened(
         raise ValueError("`resume` needs an `output` that is a file.")
     with contextlib.ExitStack() as stack:
         if not is_stream:  # a device or a pipe, which must not be replaced
-            output = stack.enter_context(open(path, "wb", 0))
+            output = stack.enter_context(open(output, "wb", 0))
         yield lambda content, lines: _write(output, content), 0
 
 

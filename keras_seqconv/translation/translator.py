@@ -34,7 +34,7 @@ class Translation(NamedTuple):
         text: the translation.
         score: sum of the positional scores over the length penalty.
         tokens: tokens of `text`, without the end token.
-        positional_scores: log-probability of each token and of the end, (L,) float32.
+        positional_scores: of each token and of the end, (L,) float32, as `Hypotheses`.
         attention: attention of each token and the end to the source, (L, S) float32,
             where S includes the source's end; None by default.
     """
@@ -276,8 +276,8 @@ class Translator(TextModel):
     ) -> list[float]:
         """Scores given translations: log-probability over the length penalty.
 
-        A translation of a search with a temperature of 1 and no `unk_penalty` has the
-        score of the search, if its text splits into the same tokens.
+        A translation of a search of one group, a temperature of 1 and no `unk_penalty`
+        has the score of the search, if its text splits into the same tokens.
 
         Args:
             texts: sources, cut as in `translate`.

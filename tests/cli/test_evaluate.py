@@ -235,6 +235,11 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*scored, right, "--runtime", "onnx"], "--runtime needs a MODEL that transl"),
         ([*scored, right, "--num-beams", 2], "--num-beams needs a MODEL that transl"),
         ([*scored, right, "--output-hypotheses", "x"], "--output-hypotheses needs a M"),
+        ([*scored, right, "--rouge-separator", ""], "--rouge-separator must not be e"),
+        (
+            [language, "--text", right, "--parallel-batches", 2],
+            "--parallel-batches needs a MODEL that translates",
+        ),
         ([*scored, right, "--samples", 9], "--samples needs --compare"),
         ([*scored, right, "--split", "x"], "--split needs --dataset. Received: x"),
         ([*scored, right, "--context-window", 5], "--context-window needs --text"),

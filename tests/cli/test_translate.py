@@ -159,7 +159,13 @@ def test_ensembles_and_cut_lines(folder, translator, tmp_path, capsys):
     both = ks.decoding.Ensemble([translator.model, other.model])
     expected = ks.Translator(both, TOKENIZER, TOKENIZER, translator.search)
     assert done.status == 0, done.errors
-    assert output.read_text().split("\n")[:-1] == expected.translate(LINES)
+    translated = expected.translate(LINES)
+    assert output.read_text().split("\n")[:-1] == translated
+    for one in (translator, other):
+        assert one.translate(LINES) != translated
+    twice = [folder / "model", folder / "model", folder / "other"]
+    models = load_ensemble(twice).model.models
+    assert len(models) == 3
     words = DictionaryTokenizer(Dictionary((f"v{n}", 1) for n in range(26)))
     turned = ks.Translator(other.model, TOKENIZER, TOKENIZER, languages=("xx", "en"))
     turned.save(tmp_path / "turned")
