@@ -21,7 +21,6 @@ GROUPS = {
     "reports": "validation, checkpoints, TensorBoard",
 }
 
-DROPOUTS = "dropout", "attention_dropout", "weight_dropout"
 
 _run, _text, _architecture, _recipe, _reports = (
     functools.partial(option, group=group)
@@ -261,20 +260,6 @@ class TrainingOptions(_RecipeOptions):
                 "`joint_vocabulary` must not be true where the tokenizers of the sides "
                 f"differ. Received: {' and '.join(self.tokenizers)}"
             )
-        self._check_architecture()
-
-    def _check_architecture(self) -> None:
-        for name, value in self.architecture.items():
-            if name.endswith("vocabulary_size"):
-                raise ValueError(
-                    f"`architecture` must not hold `{name}`, which follows from the "
-                    f"tokenizers. Received: {value}"
-                )
-            if name in DROPOUTS and getattr(self, name) is not None:
-                raise ValueError(
-                    f"`{name}` must be given once, alone or in `architecture`. "
-                    f"Received: {getattr(self, name)} and {value}"
-                )
         shared = self.architecture.get("share_embeddings")
         if shared == "all" and not self.shares_all_embeddings:
             raise ValueError(

@@ -109,7 +109,10 @@ class Checkpoints(TrainingCallback):
         if not hosts.is_first():
             return
         model = self.model
-        if not_finite([*model.weights, *model.optimizer.variables]):
+        # Not the norm of the last gradient: that of a skipped update is infinite.
+        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        sums = getattr(model.optimizer, "accumulators", ())
+        if not_finite([*model.weights, *inner.variables, *sums]):
             warnings.warn(
                 f"No checkpoint of update {self.update} was written: the model or its "
                 "optimizer has values that are not finite.",

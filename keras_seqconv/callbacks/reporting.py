@@ -213,13 +213,14 @@ class LogFile(Reports):
     def on_train_begin(self, logs=None):
         self._training_begin = time.perf_counter()
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        seconds = [self._seconds_of_training]
         if self.path.exists():
             records, update = read_log(self.path), self.update
             kept = [record for record in records if record.get("update", 0) <= update]
             lines = [json.dumps(record) + "\n" for record in kept]
             write_file(self.path, "".join(lines).encode())
-            seconds = [record.get("seconds", 0.0) for record in kept]
-            self._training_begin -= max([self._seconds_of_training, *seconds])
+            seconds += [record.get("seconds", 0.0) for record in kept]
+        self._training_begin -= max(seconds)
         self._seconds_of_training = 0.0
 
     def write(self, epoch: int, values: Mapping[str, float]) -> None:

@@ -225,8 +225,7 @@ def _fetch(folder: Path, kinds: set[str]) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError(
-            "A page needs npm, which fetches ONNX Runtime and SentencePiece: install "
-            "Node.js."
+            "A page needs npm, which fetches ONNX Runtime for it: install Node.js."
         )
     fetched = [part for part in _FETCHED if part[0] in {"ort", *kinds}]
     packages = [package for _, package, _ in fetched]

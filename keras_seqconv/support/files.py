@@ -290,10 +290,11 @@ def refuse_folder(path: Path, replaceable: Callable[[Path], bool] | None) -> Non
         )
 
 
-def remove_folder(path: str | os.PathLike) -> None:
-    """Removes a folder, or the one that a link leads to, if there is one."""
-    path = os.path.realpath(path)
-    if os.path.exists(path):
+def remove_folder(path: Path) -> None:
+    """Removes a folder if there is one; of a link to one, the link alone."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
         shutil.rmtree(path)
 
 

@@ -17,7 +17,7 @@ from keras_seqconv.models import from_preset
 from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.recipes import PARTS, Recipe, ScheduleOptions, options_of
-from keras_seqconv.training_options import DROPOUTS, TrainingOptions
+from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation import load
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
@@ -26,6 +26,7 @@ _OF_PAIRS = (
     "source_tokenizer", "target_tokenizer", "joint_vocabulary", "min_length",
     "max_length", "max_ratio", "truncate_source", "validation_bleu", "metrics",
 )  # fmt: skip
+_DROPOUTS = "dropout", "attention_dropout", "weight_dropout"
 # Of these a recipe needs one, or training would have no end.
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate", "early_stopping")
 
@@ -165,7 +166,7 @@ def make_model(
     if source_tokenizer is not None:
         arguments["target_vocabulary_size"] = arguments.pop("vocabulary_size")
         arguments["source_vocabulary_size"] = source_tokenizer.vocabulary_size
-    for name in DROPOUTS:
+    for name in _DROPOUTS:
         if getattr(options, name) is not None:
             arguments[name] = getattr(options, name)
     shared = PRESETS[options.preset].architecture.get("share_embeddings")
@@ -185,8 +186,19 @@ def make_model(
 
 def check_architecture(options: TrainingOptions, recipe: Recipe) -> None:
     """Makes model and loss, if only for their errors to come before text is read."""
-    if not {"architecture", "label_smoothing", *DROPOUTS} & options.changes().keys():
+    if not {"architecture", "label_smoothing", *_DROPOUTS} & options.changes().keys():
         return
+    for name, value in options.architecture.items():
+        if name.endswith("vocabulary_size"):
+            raise ValueError(
+                f"`architecture` must not hold `{name}`, which follows from the "
+                f"tokenizers. Received: {value}"
+            )
+        if name in _DROPOUTS and getattr(options, name) is not None:
+            raise ValueError(
+                f"`{name}` must be given once, alone or in `architecture`. "
+                f"Received: {getattr(options, name)} and {value}"
+            )
     preset = PRESETS[options.preset]
     sizes = preset.task.vocabulary_sizes
     size = options.vocabulary_size or max(sizes, default=1 << 15)

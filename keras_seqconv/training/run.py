@@ -96,6 +96,11 @@ class Run:
         finished = {n: v for n, v in finished.items() if n in names and v is not None}
         return finished == self.what_matters() and self.model.is_dir()
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether there is a result that options and text must not change."""
+        return bool(checkpoints.find(self.checkpoints)) or self.model.is_dir()
+
     def stream(self, text: Text, store: IdStore, **options) -> BatchStream:
         """Batches of a store of the run's text."""
         tokenizer = text.tokenizers[1]
@@ -170,7 +175,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
         for name, value in vars(was).items()
         if name not in free and value != getattr(options, name)
     }
-    if checkpoints.find(run.checkpoints) or run.model.is_dir():
+    if run.has_trained:
         # It follows from `max_updates` where it is not given.
         schedule = before.get("recipe", {}).get("schedule", {})
         periods = schedule.get("period"), getattr(recipe.schedule, "period", None)

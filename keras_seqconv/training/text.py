@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_seqconv import checkpoints, tokenizers
+from keras_seqconv import tokenizers
 from keras_seqconv.data.corpora import Corpus, hold_out, open_corpus
 from keras_seqconv.data.ids import IdStore, blocks, encode
 from keras_seqconv.presets import PRESETS
@@ -65,7 +65,7 @@ def corpus_of(run) -> Corpus:
         before = settings.get(name) or digests
         names = before.keys() | digests
         changed |= {name for name in names if before.get(name) != digests.get(name)}
-    if changed and (checkpoints.find(run.checkpoints) or not run.writes):
+    if changed and (run.has_trained or not run.writes):
         raise ValueError(
             f"`dataset` and vocabularies must hold what they held when the run in "
             f"{run.folder} began; put the old text back, or give another `workdir`. "

@@ -64,6 +64,7 @@ def load_ensemble(
     from keras_seqconv.decoding import Ensemble
     from keras_seqconv.translation.model_directory import tokenizer_fingerprint
 
+    directories = [*directories]
     members = [_loaded(path, dtype, graphs) for path in directories]
     if not members:
         raise ValueError("`directories` must name a model directory. Received: none")

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqconv import checkpoints
+from keras_seqconv.callbacks import Checkpoints
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.metrics import Perplexity
 from keras_seqconv.models import LanguageModel
@@ -275,6 +277,19 @@ def test_loss_scaling():
     assert int(to_numpy(model.optimizer.iterations)) == 4  # none was skipped
     scaled = model.optimizer.optimizer
     assert isinstance(scaled, keras.optimizers.LossScaleOptimizer)
+
+
+def test_a_skipped_update_has_a_checkpoint(tmp_path):
+    """Its norm is infinite, and the model is not."""
+    model = small_model(dtype="mixed_float16")
+    train(model, steps=2, updates=4, optimizer=AdamW(1e-2))
+    writer = Checkpoints(tmp_path)
+    writer.set_model(model)
+    writer.on_train_begin()
+    model.optimizer.iterations.assign_add(1)
+    model.optimizer.last_gradient_norm.assign(np.inf)
+    writer.on_train_end()
+    assert [path.name for path in checkpoints.find(tmp_path)] == ["update-00000005.npz"]
 
 
 @pytest.mark.parametrize("dtype", quick_and_slow(["mixed_float16"], ["float32"]))

@@ -668,6 +668,14 @@ OF_CONV_S2S = {"architecture": {}, "warmup_steps": None}
         ({"architecture": {"hiden_dim": 3}}, "^`architecture` must .* hidden_dim"),
         ({"architecture": {"num_heads": 3}}, "^`architecture` must .*`num_heads`"),
         (
+            {"architecture": {**TINY, "source_vocabulary_size": 9}},
+            "`architecture` must not hold `source_vocabulary_size`.*: 9",
+        ),
+        (
+            {"dropout": 0.3, "architecture": {**TINY, "dropout": 0.1}},
+            "`dropout` must be given once.*0.3 and 0.1",
+        ),
+        (
             {"preset": "conv_s2s_multi30k", "weight_dropout": 0.1, **OF_CONV_S2S},
             "ConvS2S has no argument `weight_dropout`",
         ),

@@ -101,8 +101,7 @@ export class Translator {
 
   sourceIds(text) {
     const most = this.settings.max_source_length;
-    // Half of a surrogate pair counts as its three bytes, none of which is UTF-8.
-    text = text.replace(/\p{Surrogate}/gu, "\ufffd".repeat(3));
+    text = wellFormed(text);
     const ids = /[^ \t-\r]/.test(text) ? this.source.encodeIds(text) : [];
     return [...(most ? ids.slice(0, most - 1) : ids), this.settings.special_ids.end];
   }
@@ -110,7 +109,7 @@ export class Translator {
   // Tokens of a line that the vocabulary lacks.
   unknownTokens(text) {
     const ids = this.sourceIds(text), { unk } = this.settings.special_ids;
-    return this.source.encodePieces(text).filter((_, index) => ids[index] === unk);
+    return this.source.encodePieces(wellFormed(text)).filter((_, index) => ids[index] === unk);
   }
 
   async translate(text) {
@@ -160,6 +159,9 @@ export class Translator {
     });
   }
 }
+
+// Half of a surrogate pair counts as its three bytes, none of which is UTF-8.
+const wellFormed = (text) => text.replace(/\p{Surrogate}/gu, "\ufffd".repeat(3));
 
 const row = (ids) =>
   new ort.Tensor("int64", BigInt64Array.from(ids, BigInt), [1, ids.length]);
