@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +185,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
             if periods[0] != periods[1]:
                 changes["period"] = periods
         _refuse(run, changes, was.period is options.period is None)
+        _tell_of_recipe(before.get("recipe"), dataclasses.asdict(recipe))
     elif changes:
         remove_text(run)
     _check_end(run, recipe)
@@ -222,6 +224,31 @@ def _refuse(run: Run, changes: dict[str, tuple], period_is_derived: bool) -> Non
         raise ValueError(
             f"{run.folder} holds a run with other options: give them as they were, or "
             f"another `workdir`. Different: {'; '.join(different)}"
+        )
+
+
+def _tell_of_recipe(before: dict | None, after: dict) -> None:
+    """Warns where another version of the package has changed the preset's recipe."""
+
+    def values(recipe: dict) -> dict:
+        names = ("label_smoothing", "global_clipnorm")
+        found = {name: recipe.get(name) for name in names}
+        for part in ("optimizer", "schedule"):
+            entries = recipe.get(part, {}).items()
+            found |= {f"{part} {name}": value for name, value in entries}
+        return found
+
+    old, new = values(before or after), values(after)
+    changed = [
+        f"{name} was {old[name]} and is {value}"
+        for name, value in new.items()
+        if name in old and old[name] != value
+    ]
+    if changed:
+        warnings.warn(
+            "The preset has changed since the run began, which goes on with the new "
+            f"values: {'; '.join(changed)}",
+            stacklevel=2,
         )
 
 

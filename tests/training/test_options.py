@@ -280,6 +280,17 @@ def test_a_cosine_that_ends_with_the_training_is_not_made_longer(tmp_path):
     start(options(**given, max_updates=9000))
 
 
+def test_a_preset_that_another_version_has_changed_is_told(tmp_path):
+    run = start(options(workdir=str(tmp_path / "run")))
+    trained_once(run)
+    start(run.options)  # which warns of nothing
+    notes = json.loads(run.settings.read_text())
+    notes["recipe"]["schedule"]["learning_rate"] = 0.25
+    run.settings.write_text(json.dumps(notes))
+    with pytest.warns(UserWarning, match="schedule learning_rate was 0.25 and is 0.0"):
+        start(run.options)
+
+
 def test_arguments_of_models_are_as_a_file_has_them(tmp_path):
     arguments = {"kernel_sizes": (3, np.int64(7))}
     given = options(workdir=str(tmp_path / "run"), architecture=arguments)
