@@ -271,6 +271,7 @@ def test_checkpoints_of_a_longer_training_are_told_and_kept(tmp_path):
     assert updates(tmp_path) == [5, 10]
 
 
+@pytest.mark.tensorflow
 def test_metrics_are_of_all_batches_where_updates_were_skipped():
     optimizer = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.01), initial_scale=2.0**127
