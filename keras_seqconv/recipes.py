@@ -64,7 +64,9 @@ class ScheduleOptions(Options):
     name: str = ""
     learning_rate: float = option(REQUIRED, "highest learning rate", gt=0)
     warmup_steps: int = option(0, "updates of the warm-up", ge=0)
-    warmup_start: float = option(1e-7, "learning rate at its begin", ge=0)
+    warmup_start: float = option(
+        1e-7, "learning rate at the start of the warm-up", ge=0
+    )
 
 
 class InverseSquareRootOptions(ScheduleOptions):

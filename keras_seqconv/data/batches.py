@@ -268,7 +268,8 @@ def choose_shapes(
     if longest.max() > tokens_per_batch:
         raise ValueError(
             "Each row must have at most `tokens_per_batch` tokens, end id included: "
-            "raise it, cut the others, or leave out pairs by `max_length`. Received: "
+            "raise this number, cut longer rows, or leave out pairs by `max_length`. "
+            "Received: "
             f"tokens_per_batch={tokens_per_batch} and "
             f"{(longest > tokens_per_batch).sum()} longer rows of {len(longest)}, the "
             f"longest of {longest.max()}"

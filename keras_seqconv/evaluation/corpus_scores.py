@@ -231,8 +231,8 @@ def _error_score(name: str, texts, references, lowercase: bool) -> Score:
         return Score("exact match", value, signature, line)
     rate = error_rate(texts, references, _UNITS[name])
     signature += "|refs:nearest|jiwer"
-    # A word may be a phoneme: the rate is that of the symbols between blanks.
-    unit = {"words": "words between blanks"}.get(_UNITS[name], _UNITS[name])
+    # A word may be a phoneme.
+    unit = "words between blanks" if name == "wer" else "characters"
     line = (
         f"{name.upper()}|{signature} = {rate.percent:.2f}: {rate.errors:,} errors in "
         f"{rate.symbols:,} {unit} ({rate.substitutions:,} substitutions, "
