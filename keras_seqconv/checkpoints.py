@@ -26,7 +26,7 @@ from keras import ops
 from keras_seqconv.support import files
 from keras_seqconv.support.arguments import (
     check_choice,
-    check_positive_integer,
+    check_integer,
     plain,
     public_names,
 )
@@ -101,7 +101,7 @@ def select(
     Raises:
         ValueError: there is none.
     """
-    check_positive_integer("count", count)
+    check_integer("count", count, 1)
     known_states = dict(states(directory, up_to))
     newest = latest(directory)
     if newest in known_states:

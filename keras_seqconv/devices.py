@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_seqconv.support import jax, tf
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 
 # From malloc.h of glibc.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -95,7 +95,7 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     keras_seqconv.keep_freed_memory()  # then model.fit(...)
     ```
     """
-    arenas = check_positive_integer("arenas", arenas)
+    arenas = check_integer("arenas", arenas, 1)
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if "glibc.malloc." in tunables or any(name in os.environ for name in _VARIABLES):
         return False

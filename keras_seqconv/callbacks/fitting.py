@@ -21,11 +21,7 @@ from keras_seqconv.callbacks.control import (
 )
 from keras_seqconv.callbacks.reporting import Validation, for_replicas
 from keras_seqconv.support import not_finite
-from keras_seqconv.support.arguments import (
-    check_ids,
-    check_integer,
-    check_positive_integer,
-)
+from keras_seqconv.support.arguments import check_ids, check_integer
 from keras_seqconv.support.files import naming_file
 from keras_seqconv.support.schema import option
 
@@ -217,7 +213,7 @@ def fit_stream(
             f"Received: {model.steps_per_execution}"
         )
     if updates_per_epoch is not None:
-        check_positive_integer("updates_per_epoch", updates_per_epoch)
+        check_integer("updates_per_epoch", updates_per_epoch, 1)
     for name, limit in (("max_updates", max_updates), ("max_epochs", max_epochs)):
         if limit is not None:
             check_integer(name, limit, 0)

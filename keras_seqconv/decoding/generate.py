@@ -27,7 +27,6 @@ from keras_seqconv.ops.compilation import on_cpu
 from keras_seqconv.support.arguments import (
     check_choice,
     check_integer,
-    check_positive_integer,
     check_shape,
     plain,
     power_of_two_from,
@@ -345,7 +344,7 @@ def is_compiled(jit_compile: bool | None) -> bool:
 
 
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
-    check_positive_integer("max_batch_size", size)
+    check_integer("max_batch_size", size, 1)
     compiled = is_compiled(jit_compile)
     if in_place(tensors) or "state" in tensors:
         return whole_search(model, options, tensors)

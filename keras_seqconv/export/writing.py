@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_seqconv import ops
 from keras_seqconv.support import require_tensorflow, tf
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 from keras_seqconv.support.files import atomic_directory
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
@@ -83,7 +83,7 @@ def saved_model(
     if version is None:  # one more than the largest
         names = [entry.name for entry in parent.glob("*")]
         version = 1 + max((int(n) for n in names if n.isdecimal()), default=0)
-    path = parent / str(check_positive_integer("version", version))
+    path = parent / str(check_integer("version", version, 1))
     if path.exists():
         raise ValueError(
             f"`version` must be one that does not exist in {parent}; versions are "

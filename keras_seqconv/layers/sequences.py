@@ -55,7 +55,6 @@ from keras_seqconv.support.arguments import (
     check_kernel_size,
     check_keys,
     check_number,
-    check_positive_integer,
     check_rate,
     check_sequence,
     check_shape,
@@ -71,7 +70,7 @@ _RULES = {
         "permute_channels", "residual", "share_output_embedding",
         "tie_projections", "use_bias", "use_causal_mask", "use_glu", "use_kernel_bias",
     ),
-    check_positive_integer: (
+    lambda name, value: check_integer(name, value, 1): (
         "conv_dim", "dilation_rate", "embedding_dim", "filters", "head_dim",
         "hidden_dim", "intermediate_dim", "max_length", "num_heads", "output_dim",
         "query_dim", "query_groups", "units", "vocabulary_size",

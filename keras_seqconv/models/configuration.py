@@ -14,11 +14,7 @@ LoRA, Keras writes the sum of kernel and product; its matrices are read as zeros
 import keras
 
 from keras_seqconv.layers.sequences import quantize_layers, quantized_layers
-from keras_seqconv.support.arguments import (
-    check_integer,
-    check_positive_integer,
-    plain,
-)
+from keras_seqconv.support.arguments import check_integer, plain
 
 SPECIAL_IDS = {"pad": 1, "start": 2, "end": 2, "unk": 3}  # those of fairseq
 
@@ -48,7 +44,7 @@ def configuration_of(arguments: dict) -> dict:
         )
     config["special_ids"] = ids = SPECIAL_IDS | ids
     for name in [name for name in config if name.endswith("vocabulary_size")]:
-        size = check_positive_integer(name, config[name])
+        size = check_integer(name, config[name], 1)
         for key in ("pad",) if name.startswith("source") else ids:
             if type(ids[key]) is not int or not 0 <= ids[key] < size:
                 raise ValueError(

@@ -28,7 +28,7 @@ from keras_seqconv.models.stacks import (
     make_seeds,
     of_side,
 )
-from keras_seqconv.support.arguments import check_boolean, check_positive_integer
+from keras_seqconv.support.arguments import check_boolean, check_integer
 
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
@@ -134,7 +134,7 @@ class ConvS2S(WeightNormalizedModel):
         if positions:
             for side in SIDES:
                 length = of_side("max_length", max_length, side)
-                lengths[side] = check_positive_integer("max_length", length)
+                lengths[side] = check_integer("max_length", length, 1)
         self.source_embedder = gated_stack.make_gated_embedder(
             source_vocabulary_size,
             width,

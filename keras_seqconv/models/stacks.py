@@ -38,11 +38,7 @@ from keras_seqconv.layers.sequences import (
     zero_masked,
 )
 from keras_seqconv.ops.fused import wide
-from keras_seqconv.support.arguments import (
-    check_choice,
-    check_positive_integer,
-    plain,
-)
+from keras_seqconv.support.arguments import check_choice, check_integer, plain
 
 SIDES = ("encoder", "decoder")
 MOST_LAYERS = 1000  # against typing errors and hostile files
@@ -218,7 +214,7 @@ def make_blocks(
     for number, (mixer, kernel_size) in enumerate(
         zip(mixers, kernel_sizes, strict=True), start=1
     ):
-        arguments["kernel_size"] = check_positive_integer("kernel_sizes", kernel_size)
+        arguments["kernel_size"] = check_integer("kernel_sizes", kernel_size, 1)
         shared = {**arguments, "seed": next(seeds), "dtype": dtype}
         further = {"padding": padding, "canon": padding if "b" in canon else None}
         mixer = residual(number, "mixer", make_mixer(mixer, shared | further))

@@ -13,7 +13,7 @@ from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
-    check_positive_integer,
+    check_integer,
     check_shape,
 )
 
@@ -131,7 +131,7 @@ class _CausalConv1D(keras.Operation):
         self.return_final_state = check_boolean(
             "return_final_state", return_final_state
         )
-        self.dilation = check_positive_integer("dilation", dilation)
+        self.dilation = check_integer("dilation", dilation, 1)
 
     def _history(self, inputs, kernel, *further) -> int:
         """(K - 1) D, if the shapes of all tensors agree."""

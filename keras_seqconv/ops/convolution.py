@@ -17,7 +17,7 @@ from keras_seqconv.ops.compilation import (
     with_gradient,
 )
 from keras_seqconv.ops.fused import take, wide
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import check_choice, check_integer
 
 
 def light_conv(inputs, kernel, padding: str = "same", dilation: int = 1):
@@ -118,7 +118,7 @@ class _DepthwiseOperation(keras.Operation):
     def __init__(self, padding="same", dilation=1, name=None):
         super().__init__(name=name)
         self.padding = check_choice("padding", padding, ("same", "causal"))
-        self.dilation = check_positive_integer("dilation", dilation)
+        self.dilation = check_integer("dilation", dilation, 1)
 
     def call(self, inputs, kernel):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)

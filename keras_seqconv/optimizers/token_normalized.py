@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 
 
 def _of_inner(name: str) -> property:
@@ -63,9 +63,7 @@ class TokenNormalized(keras.optimizers.Optimizer):
 
     def __init__(self, optimizer, gradient_accumulation_steps: int = 1, name=None):
         optimizer = keras.optimizers.get(optimizer)
-        check_positive_integer(
-            "gradient_accumulation_steps", gradient_accumulation_steps
-        )
+        check_integer("gradient_accumulation_steps", gradient_accumulation_steps, 1)
         super().__init__(learning_rate=0.0, name=name)
         self.optimizer = optimizer
         self.accumulation_steps = gradient_accumulation_steps

@@ -28,11 +28,6 @@ def check_integer(
     return value
 
 
-def check_positive_integer(name: str, value: int) -> int:
-    """`value`, or ValueError unless it is an int of at least 1."""
-    return check_integer(name, value, 1)
-
-
 def check_rate(name: str, value: float) -> float:
     """`value`, or ValueError unless it is a dropout rate, 0 <= rate < 1."""
     return check_number(name, value, ge=0, lt=1)
@@ -179,7 +174,7 @@ def check_kernel_size(kernel_size: int | tuple[int]) -> int:
     """The taps K, which Keras also writes as (K,)."""
     if isinstance(kernel_size, (tuple, list)) and len(kernel_size) == 1:
         (kernel_size,) = kernel_size
-    return check_positive_integer("kernel_size", kernel_size)
+    return check_integer("kernel_size", kernel_size, 1)
 
 
 def check_dense(name: str, tensor) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from keras_seqconv.support import tf
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 from keras_seqconv.support.files import (
     check_version,
     read_json,
@@ -253,7 +253,7 @@ class _VocabularyTokenizer(Tokenizer):
         Raises:
             ValueError: an argument breaks its rule, or no token is left.
         """
-        check_positive_integer("min_count", min_count)
+        check_integer("min_count", min_count, 1)
         first, limit = len(SPECIAL_SYMBOLS), None
         if vocabulary_size is not None:
             limit = check_integer("vocabulary_size", vocabulary_size, first + 1) - first

@@ -13,11 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keras_seqconv.support import require, tf
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_integer,
-    check_positive_integer,
-)
+from keras_seqconv.support.arguments import check_boolean, check_integer
 from keras_seqconv.support.files import read_text
 from keras_seqconv.tokenizers.common import (
     BOS_ID,
@@ -184,7 +180,7 @@ class DictionaryTokenizer(Tokenizer):
                 f"Received: languages={languages!r}"
             )
         if merges is not None:
-            check_positive_integer("merges", merges)
+            check_integer("merges", merges, 1)
         if vocabulary_size is not None:
             check_integer("vocabulary_size", vocabulary_size, len(SPECIAL_SYMBOLS) + 1)
         makers = [

@@ -18,8 +18,8 @@ from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import (
     check_boolean,
     check_choice,
+    check_integer,
     check_number,
-    check_positive_integer,
 )
 from keras_seqconv.support.files import read_bytes
 from keras_seqconv.tokenizers.common import (
@@ -168,7 +168,7 @@ class SentencePieceTokenizer(Tokenizer):
                 `vocabulary_size` does not fit the characters or the texts.
         """
         check_number("character_coverage", character_coverage, ge=0.98, le=1)
-        check_positive_integer("vocabulary_size", vocabulary_size)
+        check_integer("vocabulary_size", vocabulary_size, 1)
         check_choice("model_type", model_type, ("bpe", "unigram"))
         check_boolean("remove_extra_whitespaces", remove_extra_whitespaces)
         check_boolean("byte_fallback", byte_fallback)

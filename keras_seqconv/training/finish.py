@@ -15,7 +15,7 @@ from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.evaluation import plots
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.recipes import Recipe
-from keras_seqconv.support.arguments import check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 from keras_seqconv.support.files import naming_file, read_json, write_file, write_json
 from keras_seqconv.training.recipe import make_model
 from keras_seqconv.training.run import Run, read_run
@@ -227,7 +227,7 @@ def average_run(
     else:
         kind = recipe.average_kind if kind is None else kind
         count = recipe.average if count is None else count
-        check_positive_integer("count", count)
+        check_integer("count", count, 1)
         description = _average(run, model, kind, count, up_to)
     translator = translator_of(run, recipe, model, tokenizers, description)
     written = save_with_graphs(translator, output, overwrite)

@@ -22,11 +22,7 @@ import numpy as np
 from keras_seqconv.decoding.options import OF_SCORES, BeamOptions, SampleOptions
 from keras_seqconv.devices import available_cores
 from keras_seqconv.support import not_finite, tf
-from keras_seqconv.support.arguments import (
-    check_integer,
-    check_positive_integer,
-    power_of_two_from,
-)
+from keras_seqconv.support.arguments import check_integer, power_of_two_from
 from keras_seqconv.translation import model_directory
 
 # Options of a call: how much of the result is returned.
@@ -64,11 +60,9 @@ class TextModel:
                     "`model` must have finite weights. "
                     f"Received: NaN or infinity in {bad[0]} ({len(bad)} such weights)"
                 )
-        self.tokens_per_batch = check_positive_integer(
-            "tokens_per_batch", tokens_per_batch
-        )
+        self.tokens_per_batch = check_integer("tokens_per_batch", tokens_per_batch, 1)
         if parallel_batches is not None:
-            check_positive_integer("parallel_batches", parallel_batches)
+            check_integer("parallel_batches", parallel_batches, 1)
         self.parallel_batches = parallel_batches
         search = search.changes() if isinstance(search, BeamOptions) else search or {}
         self.search = BeamOptions.from_names(_with_fixed(search, _OF_A_CALL))

@@ -19,7 +19,7 @@ from typing import BinaryIO, TextIO
 import numpy as np
 
 from keras_seqconv.support import ProgressLine, clock
-from keras_seqconv.support.arguments import check_choice, check_positive_integer
+from keras_seqconv.support.arguments import check_choice, check_integer
 from keras_seqconv.support.files import (
     atomic_file,
     check_output,
@@ -127,7 +127,7 @@ def translate_file(
     """
     check_choice("format", format, ("text", "tsv", "jsonl"))
     check_choice("on_error", on_error, ("raise", "replace"))
-    check_positive_integer("window", window)
+    check_integer("window", window, 1)
     if n_best > 1 and format == "text":
         raise ValueError('`n_best` above 1 needs the `format` "tsv" or "jsonl".')
     if attention and format != "jsonl":

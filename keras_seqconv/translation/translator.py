@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv.decoding.options import BeamOptions, SampleOptions
-from keras_seqconv.support.arguments import check_integer, check_positive_integer
+from keras_seqconv.support.arguments import check_integer
 from keras_seqconv.tokenizers import replace_unknowns as replace_unknowns_in
 from keras_seqconv.tokenizers.common import BOS_ID, check_one_vocabulary
 from keras_seqconv.translation.text_model import (
@@ -217,7 +217,7 @@ class Translator(TextModel):
         self.require_tokenizers()
         if num_beams is not None:
             search["num_beams"] = num_beams
-        check_positive_integer("n_best", n_best)
+        check_integer("n_best", n_best, 1)
         check_seed(seed)
         if sample:
             options = self.search_options(search, SampleOptions, num_samples=n_best)
