@@ -12,6 +12,7 @@ from keras_seqconv.tokenizers import (
     DictionaryTokenizer,
     SentencePieceTokenizer,
     WordTokenizer,
+    train_tokenizers,
 )
 
 WORDS = [f"w{number}" for number in range(26)]
@@ -27,14 +28,16 @@ SEARCH = {"num_beams": 2, "max_length": 6}
 
 @functools.cache
 def tokenizer_of(kind="words"):
-    train = DictionaryTokenizer.train
+    train = functools.partial(train_tokenizers, "moses_bpe", ())
     quotes = [*TEXTS, 'it\'s Tom & "Jerry" (x-ray)']
     return {
         "words": lambda: WordTokenizer(WORDS),
         "pieces": lambda: SentencePieceTokenizer.train(TEXTS, 290),
         "characters": lambda: CharacterTokenizer.train(TEXTS),
-        "byte pairs": lambda: train(TEXTS, merges=9, moses=False, lowercase=True),
-        "moses": lambda: train(quotes, "en", merges=9, normalize=True),
+        "byte pairs": lambda: train(TEXTS, merges=9, moses=False, lowercase=True)[1],
+        "moses": lambda: train(
+            quotes, languages=("en", "en"), merges=9, normalize=True
+        )[1],
         "dictionary": lambda: TOKENIZER,
     }[kind]()
 

@@ -11,7 +11,6 @@ from keras_seqconv.evaluation import (
     ErrorRate,
     confusions,
     error_rate,
-    exact_match,
     scores,
     usual_metrics,
 )
@@ -53,8 +52,8 @@ def test_the_nearest_reference_counts(rows):
 def test_totals_of_the_corpus():
     rate = error_rate(HYPOTHESES, [REFERENCES, OTHERS])
     assert rate == ErrorRate(1, 0, 4, 13) and rate.percent == 100 * 5 / 13
-    assert exact_match(HYPOTHESES, REFERENCES) == 50
-    assert exact_match(["T AH"], [["T UW"], ["T AH"]]) == 100
+    assert scores(HYPOTHESES, REFERENCES, ["exact"])[0].value == 50
+    assert scores(["T AH"], [["T UW"], ["T AH"]], ["exact"])[0].value == 100
     found = confusions(HYPOTHESES, REFERENCES)
     assert found[-1] == Confusion("S", "", 1) and Confusion("AA", "AE", 1) in found
     assert confusions(["a x b"], ["a b"]) == [Confusion("", "x", 1)]

@@ -9,27 +9,18 @@ validation does not change those of training, so a training is the same with and
 without them.
 """
 
-from keras_seqconv.callbacks.control import (
-    EarlyStopping,
-    FixedSchedule,
-    GracefulStop,
-    ReduceOnPlateau,
-    StopAtLearningRate,
-    StopOnNaN,
-)
-from keras_seqconv.callbacks.fitting import Checkpoints, fit_stream
-from keras_seqconv.callbacks.reporting import (
-    LogFile,
-    Progress,
-    Validate,
-    ValidationBLEU,
-)
+from keras_seqconv.callbacks.control import EarlyStopping as EarlyStopping
+from keras_seqconv.callbacks.control import FixedSchedule as FixedSchedule
+from keras_seqconv.callbacks.control import GracefulStop as GracefulStop
+from keras_seqconv.callbacks.control import ReduceOnPlateau as ReduceOnPlateau
+from keras_seqconv.callbacks.control import StopAtLearningRate as StopAtLearningRate
+from keras_seqconv.callbacks.control import StopOnNaN as StopOnNaN
+from keras_seqconv.callbacks.fitting import Checkpoints as Checkpoints
+from keras_seqconv.callbacks.fitting import fit_stream as fit_stream
+from keras_seqconv.callbacks.reporting import LogFile as LogFile
+from keras_seqconv.callbacks.reporting import Progress as Progress
+from keras_seqconv.callbacks.reporting import Validate as Validate
+from keras_seqconv.callbacks.reporting import ValidationBLEU as ValidationBLEU
 from keras_seqconv.support.arguments import public_names
 
 __dir__ = public_names(globals())
-
-__all__ = [
-    "Checkpoints", "EarlyStopping", "FixedSchedule", "GracefulStop", "LogFile",
-    "Progress", "ReduceOnPlateau", "StopAtLearningRate", "StopOnNaN", "Validate",
-    "ValidationBLEU", "fit_stream",
-]  # fmt: skip

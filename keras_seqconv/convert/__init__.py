@@ -35,8 +35,6 @@ def translator_from_fairseq(
     target_language: str | None = None,
     source_bpe_codes: str | os.PathLike | None = None,
     target_bpe_codes: str | os.PathLike | None = None,
-    search: dict | None = None,
-    dtype=None,
     **text_options,
 ) -> Translator | LanguageGenerator:
     """Builds a model from a checkpoint of fairseq, with tokenizers of its dictionaries.
@@ -53,8 +51,6 @@ def translator_from_fairseq(
         source_bpe_codes, target_bpe_codes: files of subword-nmt; for a language model
             the latter. Without codes, a dictionary with `@@` gives a warning, because
             texts must then be split into byte pairs.
-        search: options of the search that differ from fairseq's defaults.
-        dtype: dtype or policy of the model.
         **text_options: `moses`, `normalize`, `aggressive_dash_splits`, `escape`,
             `lowercase` of `DictionaryTokenizer`.
 
@@ -97,10 +93,10 @@ def translator_from_fairseq(
         tokenizers.append(tokenizer)
     _warn_of_pieces(tokenizers)
     *source, target = (tokenizer.dictionary for tokenizer in tokenizers)
-    model = from_fairseq(content, *(source or [None]), target, dtype=dtype)
+    model = from_fairseq(content, *(source or [None]), target)
     if not translates:
-        return LanguageGenerator(model, *tokenizers, search)
-    return Translator(model, *tokenizers, search, languages=tuple(languages.values()))
+        return LanguageGenerator(model, *tokenizers)
+    return Translator(model, *tokenizers, languages=tuple(languages.values()))
 
 
 def _check_dictionaries(translates, is_folder, of_sides, of_language_model) -> None:

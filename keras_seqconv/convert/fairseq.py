@@ -30,7 +30,6 @@ def from_fairseq(
     checkpoint: str | os.PathLike | Checkpoint,
     source_dictionary: str | os.PathLike | Dictionary | None = None,
     target_dictionary: str | os.PathLike | Dictionary | None = None,
-    dtype=None,
 ) -> SequenceModel:
     """Builds a model from a checkpoint of fairseq.
 
@@ -48,7 +47,6 @@ def from_fairseq(
         source_dictionary: `dict.<language>.txt` or a `Dictionary` of the embedding's
             size, or None.
         target_dictionary: dictionary of the target, or of a language model.
-        dtype: dtype or policy of the model.
 
     Returns:
         `EncoderDecoder`, `ConvS2S`, `LanguageModel` or `ConvLanguageModel`.
@@ -84,7 +82,7 @@ def from_fairseq(
     variables = sum(3 if ".in_proj_" in name else 2 for name in arrays)
     try:
         with at_most(2 * numbers, variables):
-            model = families[translates](options, weights, dtype)
+            model = families[translates](options, weights)
     except ValueError as error:
         # What the options describe is no model; what was noted so far may say why.
         raise ConversionError(checkpoint.path, [*problems, str(error)]) from error
@@ -120,7 +118,7 @@ def is_translation_model(checkpoint: Checkpoint) -> bool:
 # --- LightConv, DynamicConv, Transformer ---
 
 
-def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
+def _encoder_decoder(options, weights) -> EncoderDecoder:
     encoder, decoder = (_side(options, weights, side) for side in _SIDES)
     everything = options.get("share_all_embeddings", bool)
     shared = options.get("share_decoder_input_output_embed", bool)
@@ -137,7 +135,6 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
             for name in encoder
         },
         **_common(options),
-        dtype=dtype,
     )
     _fill_embedder(weights, "encoder", model.source_embedder, tied=everything)
     _fill_stack(weights, "encoder", model.encoder_blocks, model.encoder_norm)
@@ -145,7 +142,7 @@ def _encoder_decoder(options, weights, dtype) -> EncoderDecoder:
     return model
 
 
-def _language_model(options, weights, dtype) -> LanguageModel:
+def _language_model(options, weights) -> LanguageModel:
     tied = options.get("tie_adaptive_weights", bool)
     options.refuse("character_embeddings")
     softmax, inputs = (
@@ -171,7 +168,6 @@ def _language_model(options, weights, dtype) -> LanguageModel:
         tie_adaptive_projections=tied and tied_projections,
         **_side(options, weights, "decoder"),
         **_common(options),
-        dtype=dtype,
     )
     _fill_decoder(weights, model)
     return model
@@ -423,7 +419,7 @@ def _fill_adaptive_softmax(weights, layer):
 # --- ConvS2S ---
 
 
-def _conv_s2s(options, weights, dtype) -> ConvS2S:
+def _conv_s2s(options, weights) -> ConvS2S:
     tables = {side: f"{side}.embed_positions.weight" for side in _SIDES}
     embeddings = {side: f"{side}.embed_tokens.weight" for side in _SIDES}
     positions = all(table in weights.arrays for table in tables.values())
@@ -441,7 +437,6 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
         dropout=options.get("dropout", float, 0.1),
         positions=positions,
         max_length=lengths if positions else 1024,
-        dtype=dtype,
     )
     for side, embedder, blocks in (
         ("encoder", model.source_embedder, model.encoder_blocks),
@@ -459,7 +454,7 @@ def _conv_s2s(options, weights, dtype) -> ConvS2S:
     return model
 
 
-def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
+def _conv_language_model(options, weights) -> ConvLanguageModel:
     softmax = {
         "cutoffs": options.get("adaptive_softmax_cutoff", list),
         "dropout": options.get("adaptive_softmax_dropout", float),
@@ -473,7 +468,6 @@ def _conv_language_model(options, weights, dtype) -> ConvLanguageModel:
         convolutions=options.get("decoder_layers", str),
         dropout=options.get("dropout", float, 0.1),
         adaptive_softmax=softmax if adaptive else None,
-        dtype=dtype,
     )
     _fill_embedder(weights, "decoder", model.target_embedder)
     weights.weight_norm(model.input_dense, "decoder.fc1")

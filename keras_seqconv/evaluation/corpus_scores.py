@@ -16,7 +16,6 @@ from keras_seqconv.evaluation.error_rates import (
     columns_of,
     error_rate,
     errors_by_text,
-    exact_match,
     matches,
 )
 from keras_seqconv.support import require
@@ -226,7 +225,8 @@ def _error_score(name: str, texts, references, lowercase: bool) -> Score:
     signature = f"{_number_of(references)}|case:{'lc' if lowercase else 'mixed'}"
     texts, *references = _cased([texts, *references], lowercase)
     if name == "exact":
-        value = exact_match(texts, references)
+        right = matches(texts, references)
+        value = 100 * sum(right) / len(right)
         line = f"exact match|{signature} = {value:.2f} of {len(texts):,} texts"
         return Score("exact match", value, signature, line)
     rate = error_rate(texts, references, _UNITS[name])
@@ -426,21 +426,14 @@ def metric_of(
         ) from error
 
 
-def check_metrics(
-    metrics: Iterable[str],
-    tokenize: str | None = None,
-    lowercase: bool = False,
-    target_language: str | None = None,
-) -> None:
-    """Raises as `scores` does for its metrics and their packages, without texts."""
-    for name in metrics:
-        check_choice("metrics", name, METRICS)
-        if name == "rouge":
-            require("rouge_score", "rouge")
-        elif name in _UNITS:
-            require("jiwer", "mt")
-        elif name in _SACREBLEU:
-            metric_of(name, tokenize, lowercase, target_language)
+def check_metrics(metrics: Iterable[str], **choices) -> None:
+    """Raises as `scores` does for its metrics and their packages, without texts.
+
+    Args:
+        metrics: see `scores`.
+        **choices: `tokenize`, `lowercase` and `target_language` of `scores`.
+    """
+    scores(["a"], ["a"], metrics, **choices)
 
 
 def _columns(hypotheses, references: References, metric: str) -> list[list[str]]:

@@ -80,16 +80,6 @@ def columns_of(hypotheses: Sequence[str], references: References) -> list[list]:
     return columns
 
 
-def exact_match(hypotheses: Sequence[str], references: References) -> float:
-    """Percentage of the texts that equal one of their references but for white space.
-
-    Args:
-        hypotheses, references: as of `scores`, which also has the errors.
-    """
-    right = matches(hypotheses, references)
-    return 100 * sum(right) / len(right)
-
-
 def matches(hypotheses: Sequence[str], references: References) -> list[bool]:
     """Whether each text equals one of its references but for white space."""
     texts, *references = columns_of(hypotheses, references)

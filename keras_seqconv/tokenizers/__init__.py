@@ -12,8 +12,8 @@ All kinds of tokenizers have:
   `detokenize` in a TensorFlow graph, and so in an export (the dictionary's have no
   Moses); `trackables`: resources that an exported module must hold as an attribute;
   `in_graph`: whether the graph methods also prepare data;
-- `save(directory)` and a class method `load(directory)`; `settings.json` there has
-  `kind`, by which `load_tokenizer` finds the class.
+- `save(directory)`: files for `load_tokenizer`, which finds the class by the `kind` in
+  `settings.json`.
 
 | kind          | class                  | in a graph | any text comes back            |
 |---------------|------------------------|------------|--------------------------------|
@@ -40,40 +40,24 @@ from pathlib import Path
 
 from keras_seqconv.support.arguments import check_boolean, check_choice, public_names
 from keras_seqconv.support.files import naming_file, read_bytes, read_lines
-from keras_seqconv.tokenizers.common import (
-    SETTINGS,
-    SPECIAL_SYMBOLS,
-    CharacterTokenizer,
-    Tokenizer,
-    WordTokenizer,
-    read_settings,
-    valid_texts,
-)
+from keras_seqconv.tokenizers import common
+from keras_seqconv.tokenizers.common import SPECIAL_SYMBOLS as SPECIAL_SYMBOLS
+from keras_seqconv.tokenizers.common import CharacterTokenizer as CharacterTokenizer
+from keras_seqconv.tokenizers.common import Tokenizer as Tokenizer
+from keras_seqconv.tokenizers.common import WordTokenizer as WordTokenizer
+from keras_seqconv.tokenizers.dictionary import Dictionary as Dictionary
 from keras_seqconv.tokenizers.dictionary import (
-    Dictionary,
-    read_alignment_dictionary,
-    replace_unknowns,
+    read_alignment_dictionary as read_alignment_dictionary,
 )
-from keras_seqconv.tokenizers.moses_bpe import DictionaryTokenizer
-from keras_seqconv.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_seqconv.tokenizers.dictionary import replace_unknowns as replace_unknowns
+from keras_seqconv.tokenizers.moses_bpe import (
+    DictionaryTokenizer as DictionaryTokenizer,
+)
+from keras_seqconv.tokenizers.sentencepiece import (
+    SentencePieceTokenizer as SentencePieceTokenizer,
+)
 
 __dir__ = public_names(globals())
-
-__all__ = [
-    "KINDS",
-    "SPECIAL_SYMBOLS",
-    "CharacterTokenizer",
-    "Dictionary",
-    "DictionaryTokenizer",
-    "SentencePieceTokenizer",
-    "Tokenizer",
-    "WordTokenizer",
-    "load_tokenizer",
-    "read_alignment_dictionary",
-    "read_vocabulary",
-    "replace_unknowns",
-    "train_tokenizers",
-]
 
 _CLASSES = {
     "sentencepiece_bpe": SentencePieceTokenizer,
@@ -127,18 +111,18 @@ def train_tokenizers(
     assert source.detokenize(source.tokenize(["Haus ein"])) == ["Haus ein"]
     ```
     """
-    train = _CLASSES[check_choice("kind", kind, KINDS)].train
+    cls = _CLASSES[check_choice("kind", kind, KINDS)]
     check_boolean("joint", joint)
     sides = {"source_texts": source_texts, "target_texts": target_texts}
     options["vocabulary_size"] = vocabulary_size
-    if kind == "moses_bpe":
-        return tuple(DictionaryTokenizer.train_sides(sides, joint=joint, **options))
-    if kind.startswith("sentencepiece"):
+    if cls is DictionaryTokenizer:
+        return tuple(cls.train_sides(sides, joint=joint, **options))
+    if cls is SentencePieceTokenizer:
         options["model_type"] = kind.removeprefix("sentencepiece_")
-    texts = [valid_texts(texts, name) for name, texts in sides.items()]
+    texts = [common.valid_texts(texts, name) for name, texts in sides.items()]
     if joint:
-        return (train(itertools.chain(*texts), **options),) * 2
-    return tuple(train(side, **options) for side in texts)
+        return (cls.train(itertools.chain(*texts), **options),) * 2
+    return tuple(cls.train(side, **options) for side in texts)
 
 
 def read_vocabulary(kind: str, path: str | os.PathLike) -> Tokenizer:
@@ -166,16 +150,18 @@ def load_tokenizer(directory: str | os.PathLike) -> Tokenizer:
 
     Raises:
         FileNotFoundError: names the file that is missing.
-        ValueError: names the file that is damaged, of a newer format, or of an unknown
-            kind.
+        ValueError: names the file that is damaged, of a newer format, of an unknown
+            kind, or holds a setting that the kind does not have; or the folder whose
+            files do not fit the kind.
         ImportError: the kind needs a package that is not installed.
     """
     directory = Path(directory)
-    kind = read_settings(directory)["kind"]
+    settings = common.read_settings(directory)
+    kind = settings["kind"]
     classes = {cls.kind: cls for cls in _CLASSES.values()}
     if not isinstance(kind, str) or kind not in classes:
         raise ValueError(
-            f"`kind` in {directory / SETTINGS} must be one of {sorted(classes)}. "
-            f"Received: kind={kind!r}"
+            f"`kind` in {directory / common.SETTINGS} must be one of "
+            f"{sorted(classes)}. Received: kind={kind!r}"
         )
-    return classes[kind].load(directory)
+    return classes[kind].from_folder(directory, settings)

@@ -146,7 +146,7 @@ class Tokenizer:
     # --- Folders. The names of their files are fixed: no setting names one. ---
 
     def save(self, directory: str | os.PathLike):
-        """Writes the vocabulary and `settings.json` for `load`."""
+        """Writes the vocabulary and `settings.json` for `load_tokenizer`."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in self._files().items():
@@ -156,24 +156,13 @@ class Tokenizer:
         write_json(directory / SETTINGS, start | settings)
 
     @classmethod
-    def load(cls, directory: str | os.PathLike):
-        """Reads the folder of `save`.
-
-        Raises:
-            FileNotFoundError: names the file that is missing.
-            ValueError: names the file that is damaged, of a newer format, of another
-                kind, or holds a setting that the kind does not have; or the folder
-                whose files do not fit the kind.
-            ImportError: the kind needs a package that is not installed.
-        """
-        directory = Path(directory)
-        settings = read_settings(directory)
+    def from_folder(cls, directory: Path, settings: dict) -> "Tokenizer":
+        """The tokenizer of a folder of `save` whose `settings.json` is read."""
         unknown = sorted(set(settings) - {"format_version", "kind", *cls._settings})
-        if unknown or settings["kind"] != cls.kind:
+        if unknown:
             raise ValueError(
-                f"{directory / SETTINGS} must be of the kind {cls.kind!r} and without "
-                f"other settings than its own. Received: kind={settings['kind']!r}, "
-                f"unknown settings {unknown}"
+                f"{directory / SETTINGS} must have no settings but those of the kind "
+                f"{cls.kind!r}. Received: unknown settings {unknown}"
             )
         arguments = {key: settings[key] for key in cls._settings if key in settings}
         try:
@@ -381,7 +370,7 @@ class CharacterTokenizer(_VocabularyTokenizer):
 
 
 def most_frequent(
-    counts: Mapping[str, int], limit: int | None, min_count: int
+    counts: Mapping[str, int], limit: int | None, min_count: int = 1
 ) -> list[tuple[str, int]]:
     """Tokens and counts: by falling count, equal counts by code points.
 

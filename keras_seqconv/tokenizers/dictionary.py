@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_seqconv.support import require, tf
 from keras_seqconv.support.arguments import plain
-from keras_seqconv.support.files import read_bytes, write_file
+from keras_seqconv.support.files import read_bytes
 from keras_seqconv.tokenizers.common import (
     SPECIAL_SYMBOLS,
     UNK_ID,
@@ -25,30 +25,28 @@ class Dictionary:
     """Symbols of a vocabulary with their counts, in fairseq's format and order.
 
     Ids 0 to 3 are <s>, <pad>, </s> and <unk>, which no file lists; the file's lines
-    follow from 4 on. A symbol may contain blanks, as a line is split at the last one.
+    follow from 4 on. A symbol may contain blanks, as a line is split at the last one. A
+    line that ends in `#fairseq:overwrite` may repeat an earlier symbol, or a special
+    one; the symbol's id is then the later one.
 
     Args:
         entries: (symbol, count) in the order of their ids.
-        overwrite: ids of entries that may repeat an earlier symbol, or a special one;
-            the symbol's id is then the later one (fairseq's `#fairseq:overwrite`).
 
     Example:
 
     ```python
     from keras_seqconv.tokenizers import Dictionary
-    dictionary = Dictionary.from_counts({"house": 3, "the": 9}, padding_factor=1)
-    assert dictionary.symbols[4:] == ("the", "house")
+    dictionary = Dictionary.from_counts({"house": 3, "the": 9})
+    assert dictionary.symbols[4:6] == ("the", "house")
     assert dictionary.id_of("the") == 4 and dictionary.id_of("castle") == 3
     ```
     """
 
-    def __init__(
-        self, entries: Iterable[tuple[str, int]] = (), overwrite: Iterable[int] = ()
-    ):
+    def __init__(self, entries: Iterable[tuple[str, int]] = ()):
         self._symbols = list(SPECIAL_SYMBOLS)
         self._counts = [1] * len(SPECIAL_SYMBOLS)
         self._ids = {symbol: i for i, symbol in enumerate(SPECIAL_SYMBOLS)}
-        self._overwrite = set(overwrite)
+        self._overwrite = set()
         for symbol, count in entries:
             self._add(symbol, count)
 
@@ -96,10 +94,6 @@ class Dictionary:
                 raise ValueError(f"{path}, line {number}: {error}") from None
         return self
 
-    def write(self, path: str | os.PathLike):
-        """Writes fairseq's format, completely or not at all."""
-        write_file(path, self.to_text().encode())
-
     def to_text(self) -> str:
         """Returns the content of the file."""
         return "".join(
@@ -110,24 +104,20 @@ class Dictionary:
 
     @classmethod
     def from_counts(
-        cls,
-        counts: Mapping[str, int],
-        threshold: int = -1,
-        nwords: int = -1,
-        padding_factor: int = 8,
+        cls, counts: Mapping[str, int], nwords: int | None = None
     ) -> "Dictionary":
         """Makes the dictionary of fairseq's preprocessing from counts of a corpus.
 
+        `madeupwordNNNN 0` are added up to a multiple of 8.
+
         Args:
             counts: symbol -> occurrences; special symbols are ignored.
-            threshold: less frequent symbols are dropped.
-            nwords: limit of symbols, including four special ones; no limit if <= 0.
-            padding_factor: `madeupwordNNNN 0` are added up to a multiple of it.
+            nwords: limit of symbols, including four special ones, or None.
         """
-        limit = max(0, nwords - len(SPECIAL_SYMBOLS)) if nwords > 0 else None
-        self = cls(most_frequent(counts, limit, threshold))
+        limit = None if nwords is None else max(0, nwords - len(SPECIAL_SYMBOLS))
+        self = cls(most_frequent(counts, limit))
         number = 0
-        while padding_factor > 1 and len(self) % padding_factor:
+        while len(self) % 8:
             filler = f"madeupword{number:04d}"
             if filler not in self._ids:
                 self._add(filler, 0)

@@ -126,21 +126,6 @@ class DictionaryTokenizer(Tokenizer):
         ]
 
     @classmethod
-    def train(
-        cls,
-        texts: Iterable[str],
-        language: str | None = None,
-        merges: int | None = None,
-        **options,
-    ) -> "DictionaryTokenizer":
-        """Learns byte pairs and the dictionary from texts of one language.
-
-        `language` is needed unless Moses is turned off; for the other arguments and
-        the errors see `train_sides`.
-        """
-        return cls.train_sides({"texts": texts}, [language], merges, **options)[0]
-
-    @classmethod
     def train_sides(
         cls,
         sides: Mapping[str, Iterable[str]],
@@ -205,7 +190,7 @@ class DictionaryTokenizer(Tokenizer):
             counts = [sum(counts, Counter())] * len(counts)
         tokenizers = []
         for maker, symbols in zip(makers, counts, strict=True):
-            dictionary = Dictionary.from_counts(symbols, nwords=vocabulary_size or -1)
+            dictionary = Dictionary.from_counts(symbols, nwords=vocabulary_size)
             tokenizers.append(maker(dictionary, bpe_codes=codes))
         same = joint and len(set(languages)) == 1
         return tokenizers[:1] * len(sides) if same else tokenizers

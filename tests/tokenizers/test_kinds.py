@@ -26,9 +26,9 @@ TOKENIZERS = {
     "words": WordTokenizer.train([*TEXTS, "\ufffd"]),
     "characters": CharacterTokenizer.train([*TEXTS, "\ufffd \0", "</s><pad_k>"]),
     "dictionary": DictionaryTokenizer(Dictionary([("the", 2), ("\u2003", 1)])),
-    "byte pairs": DictionaryTokenizer.train(
-        [*TEXTS, "\ufffd"], merges=20, moses=False, lowercase=True
-    ),
+    "byte pairs": train_tokenizers(
+        "moses_bpe", (), [*TEXTS, "\ufffd"], merges=20, moses=False, lowercase=True
+    )[1],
 }
 ENGLISH, GERMAN = [*TEXTS[:2], TEXTS[4]], TEXTS[2:4]
 OPTIONS = {
