@@ -15,12 +15,9 @@ memory that the process ever had, and the part of it that is not pages of files.
 """
 
 import argparse
-import json
 import os
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +25,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from machine import machine
+from machine import in_a_process, machine
 
 TOKENS = 4096  # of a batch
 # What the small presets train at on the machine of benchmarks/README.md.
@@ -127,23 +124,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pairs", default="4500000", help="of corpora, with commas")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.row:
-        print(json.dumps(row(**json.loads(options.row))))
-        return
     print(machine() + "\n")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
     for pairs in map(int, options.pairs.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            arguments = {
-                "pairs": pairs,
-                "rounds": options.rounds,
-                "folder": f"{folder}/ids",
-            }
-            command = [sys.executable, __file__, "--row", json.dumps(arguments)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+            found = in_a_process(row, pairs, options.rounds, f"{folder}/ids")
         print(
             "| " + " | ".join(str(found[name]) for name in COLUMNS) + " |", flush=True
         )

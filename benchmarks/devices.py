@@ -11,16 +11,19 @@ processes and range; "of ideal" is the speed by the one of one core, by two.
 """
 
 import os
-import subprocess
-import sys
 import time
+
+from machine import in_a_process, machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 ROWS, LENGTH, WORDS, FIRST, LAST = 128, 32, 10_000, 4, 12
 
 
-def time_update(number: int, rows: int) -> float:
+def time_update(number: int, cores: tuple[int, ...], rows: int) -> float:
+    """Seconds of an update on a number of devices of these cores."""
+    os.sched_setaffinity(0, cores)
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={number}"
     import keras
     import numpy as np
 
@@ -53,33 +56,22 @@ def time_update(number: int, rows: int) -> float:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        print(time_update(*map(int, sys.argv[1:])))
-        return
-    from machine import machine
-
     settings = {
-        "one device, one core": (1, "0", ROWS),
-        "two devices, strong": (2, "0,1", ROWS),
-        "two devices, weak": (2, "0,1", 2 * ROWS),
-        "one device, two cores": (1, "0,1", ROWS),
+        "one device, one core": (1, (0,), ROWS),
+        "two devices, strong": (2, (0, 1), ROWS),
+        "two devices, weak": (2, (0, 1), 2 * ROWS),
+        "one device, two cores": (1, (0, 1), ROWS),
     }
     seconds = {name: [] for name in settings}
     for _ in range(3):
-        for name, (number, cores, rows) in settings.items():
-            command = ["taskset", "-c", cores, sys.executable, __file__]
-            flags = f"--xla_force_host_platform_device_count={number}"
-            done = subprocess.run(
-                [*command, str(number), str(rows)], capture_output=True, text=True,
-                check=True, env={**os.environ, "XLA_FLAGS": flags},
-            )  # fmt: skip
-            seconds[name].append(float(done.stdout.split()[-1]))
+        for name, arguments in settings.items():
+            seconds[name].append(in_a_process(time_update, *arguments))
     print(f"{machine()}, {os.environ.get('KERAS_BACKEND', 'tensorflow')}\n")
     print("| | s an update | sentences a second | of ideal |\n|---|---|---|---|")
     alone = sorted(seconds["one device, one core"])[1]
     for name, (_, cores, rows) in settings.items():
         low, middle, high = sorted(seconds[name])
-        ideal = rows / middle / (ROWS / alone * len(cores.split(",")))
+        ideal = rows / middle / (ROWS / alone * len(cores))
         print(
             f"| {name} | {middle:.3f} ({low:.3f}–{high:.3f}) | {rows / middle:,.0f} "
             f"| {ideal:.0%} |"

@@ -11,20 +11,18 @@ other way: the model is called on the last `--window` characters for each of the
 
 import argparse
 import resource
-import subprocess
-import sys
 import time
 
 import numpy as np
-from machine import machine
+from machine import in_a_process, machine
 
 import keras_seqconv as ks
 
 OPTIONS = {"temperature": 0.8, "top_k": 40}
 
 
-def written(model: str, length: int, rounds: int) -> None:
-    """Prints seconds of each round and the peak memory in MB."""
+def written(model: str, length: int, rounds: int) -> tuple[list[float], int]:
+    """Seconds of each round, and the peak memory in MB."""
     generator = ks.load(model)
     seconds = []
     for _ in range(rounds + 1):
@@ -32,9 +30,8 @@ def written(model: str, length: int, rounds: int) -> None:
         (text,) = generator.sample(["ROMEO:"], seed=1, max_length=length, **OPTIONS)
         seconds.append(time.perf_counter() - start)
         if len(text) != length:
-            sys.exit(f"{len(text)} characters instead of {length}")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    print(*seconds[1:], peak)
+            raise ValueError(f"{len(text)} characters instead of {length}")
+    return seconds[1:], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 def recomputed(model: str, length: int, window: int) -> float:
@@ -63,20 +60,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--recompute", type=int, default=200)
-    parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.only:
-        written(options.model, options.only, options.rounds)
-        return
     print(machine())
     print(
         "\n| characters | characters a second | ms each | peak MB |\n|---|---|---|---|"
     )
     for length in map(int, options.lengths.split(",")):
-        command = [sys.executable, __file__, options.model, "--only", str(length)]
-        command += ["--rounds", str(options.rounds if length < 50_000 else 1)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        *seconds, peak = map(float, done.stdout.split())
+        rounds = options.rounds if length < 50_000 else 1
+        seconds, peak = in_a_process(written, options.model, length, rounds)
         rates = sorted(length / one for one in seconds)
         spread = f"{rates[0]:,.0f}–{rates[-1]:,.0f}"
         middle = rates[len(rates) // 2]

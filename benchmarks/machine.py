@@ -1,11 +1,13 @@
-"""What a table was measured on, for the line above it; and lines of text."""
+"""What a table was measured on, for the line above it; lines of text; processes."""
 
 import datetime
 import os
 import platform
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 
 # Of the Python that runs the script.
@@ -15,6 +17,12 @@ PROGRAM = str(Path(sys.executable).with_name("keras-seqconv"))
 def lines_of(path: Path) -> list[str]:
     """Lines by LF alone: a text may hold the other ends of `splitlines`."""
     return path.read_bytes().decode().removesuffix("\n").split("\n")
+
+
+def in_a_process(function, *arguments):
+    """The result in a new process, which has its own peak memory and settings."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
 
 
 def machine() -> str:

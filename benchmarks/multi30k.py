@@ -107,27 +107,15 @@ def text_file(row: Row, split: str, side: str) -> Path:
     return folder / f"{split}.{protocol.middle}{language}"
 
 
-def run_folder(options) -> Path:
-    return options.runs / options.row
-
-
-def kept_folder(row: str) -> Path:
-    return KEPT / row
-
-
 def train(options) -> None:
     """Runs or continues `keras-seqconv train` of a row."""
-    sys.exit(subprocess.run(command(options)).returncode)
-
-
-def command(options) -> list[str]:
     row = ROWS[options.row]
     protocol = PROTOCOLS[row.protocol]
     words = [
         PROGRAM, "train",
         "--preset", row.preset,
         "--dataset", os.path.relpath(text_file(row, "train", "source").parent),
-        "--workdir", str(run_folder(options)),
+        "--workdir", str(options.runs / options.row),
         "--source-language", protocol.source,
         "--target-language", protocol.target,
         "--seed", str(row.seed), "--keep", "100",
@@ -137,7 +125,7 @@ def command(options) -> list[str]:
     if protocol.middle:
         words += ["--variant", protocol.middle.rstrip(".")]
     print(shlex.join(words), flush=True)
-    return words
+    sys.exit(subprocess.run(words).returncode)
 
 
 def score(options) -> None:
@@ -148,7 +136,7 @@ def score(options) -> None:
     from keras_seqconv.translation.text_model import default_parallel
 
     share_cores(default_parallel())  # as `keras-seqconv translate` does
-    run, kept = run_folder(options), kept_folder(options.row)
+    run, kept = options.runs / options.row, KEPT / options.row
     row = ROWS[options.row]
     kept.mkdir(parents=True, exist_ok=True)
     log = read_log(run / "log.jsonl")
@@ -271,7 +259,7 @@ def served(options) -> None:
 
     from keras_seqconv.support.files import write_file
 
-    run, row = run_folder(options), ROWS[options.row]
+    run, row = options.runs / options.row, ROWS[options.row]
     words = [PROGRAM, "export", str(run / "model")]
     subprocess.run([*words, "--output", str(run / "served")], check=True)
     version = max((run / "served").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -283,7 +271,7 @@ def served(options) -> None:
         found += [one.decode() for one in translate(text=part)["translation"].numpy()]
     output = run / "test2016.served"
     write_file(output, ("\n".join(found) + "\n").encode())
-    kept = kept_folder(options.row) / HYPOTHESES
+    kept = KEPT / options.row / HYPOTHESES
     same = sum(map(str.__eq__, found, lines_of(kept)))
     print(f"{same:,} of {len(texts):,} translations are those of `evaluate`")
     for hypotheses in (output, kept):
@@ -326,7 +314,11 @@ def table(options) -> None:
         "seed | precision |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for name, found in read_results(options).items():
+    for name in ROWS:
+        file = KEPT / name / "result.json"
+        if not file.exists():
+            continue
+        found = json.loads(file.read_text())
         speed = found["tokens_per_second"]
         print(
             f"| {name} | {found['parameters'] / 1e6:.2f} | {found['updates']:,} | "
@@ -343,16 +335,6 @@ def precision(command: list[str]) -> str:
     """That of a row, the preset's where the command of its training names none."""
     flag = "--precision"
     return command[command.index(flag) + 1] if flag in command else "float32"
-
-
-def read_results(options) -> dict:
-    """The kept scores, in the order of ROWS."""
-    files = {name: kept_folder(name) / "result.json" for name in ROWS}
-    return {
-        name: json.loads(file.read_text())
-        for name, file in files.items()
-        if file.exists()
-    }
 
 
 def main() -> None:

@@ -103,35 +103,23 @@ class Case:
             total += row * padded[:, tap : tap + length]
         return total
 
-    def light_rows(self):
-        ours = {
-            "ours, uncompiled graph": (light_conv, False),
-            "ours, inside jit_compile": (light_conv, True),
-            "ours, plain graph (export)": (plain(light_conv), False),
-            "tf.nn.depthwise_conv2d": (self.native, False),
+    def rows(self, op):
+        """Ours, and forms that one would write instead: {name: (function, jit)}."""
+        rows = {
+            "ours, uncompiled graph": (op, False),
+            "ours, inside jit_compile": (op, True),
+            "ours, plain graph (export)": (plain(op), False),
             "shifted, by channel, XLA": (self.shifts_by_channel, True),
         }
-        if not self.every_row:
-            return ours
-        return ours | {
-            "ours, eager": (light_conv, None),
-            "tf.nn.depthwise_conv2d, XLA": (self.native, True),
-            "shifted, by head, XLA": (self.shifts_by_head, True),
-        }
-
-    def dynamic_rows(self):
-        ours = {
-            "ours, uncompiled graph": (dynamic_conv, False),
-            "ours, inside jit_compile": (dynamic_conv, True),
-            "ours, plain graph (export)": (plain(dynamic_conv), False),
-            "shifted, by channel, XLA": (self.shifts_by_channel, True),
-            "shifted, by head, XLA": (self.shifts_by_head, True),
-        }
-        if not self.every_row:
-            return ours
-        return ours | {
-            "ours, eager": (dynamic_conv, None),
-        }
+        if self.every_row or op is dynamic_conv:
+            rows["shifted, by head, XLA"] = self.shifts_by_head, True
+        if op is light_conv:
+            rows["tf.nn.depthwise_conv2d"] = self.native, False
+        if self.every_row:
+            rows["ours, eager"] = op, None
+        if self.every_row and op is light_conv:
+            rows["tf.nn.depthwise_conv2d, XLA"] = self.native, True
+        return rows
 
     def layer_rows(self):
         """Layers that one would use in their place: (function of inputs, weights)."""
@@ -179,11 +167,12 @@ def graphs(function, jit, arguments):
 
 def rows_of(case, kind):
     """{row: (forward call, forward + backward call)}, ready to be timed."""
-    kernel = case.light if kind == "LightConv" else case.dynamic
-    rows = case.light_rows() if kind == "LightConv" else case.dynamic_rows()
+    op, kernel = light_conv, case.light
+    if kind == "DynamicConv":
+        op, kernel = dynamic_conv, case.dynamic
     arguments = (case.inputs, kernel)
     ready = {}
-    for name, (function, jit) in rows.items():
+    for name, (function, jit) in case.rows(op).items():
         both = with_gradients(function, case.upstream)
         if "plain" in name:
             both = plain(with_gradients(function, case.upstream))

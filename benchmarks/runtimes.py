@@ -19,12 +19,10 @@ import os
 import statistics
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 
-from machine import lines_of, machine
+from machine import in_a_process, lines_of, machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -148,11 +146,6 @@ def export(model: Path, exported: Path) -> None:
             quantized = {"quantization": "int8"} if row.endswith("int8") else {}
             vocabulary = translator.model.target_vocabulary_size
             save_ctranslate2(str(exported / row), "multi30k", vocabulary, **quantized)
-
-
-def in_a_process(function, *arguments):
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(function, *arguments).result()
 
 
 def main() -> None:

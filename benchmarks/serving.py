@@ -12,7 +12,6 @@ is Python: its own share counts), each setting of threads in a process of its ow
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import in_a_process
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -80,20 +80,17 @@ def load(options) -> None:
     with tempfile.TemporaryDirectory() as folder:
         saved_model(ks.load(options.model), f"{folder}/model")
         for threads in ("0,0", "1,1", "1,2", "2,1", "2,2"):
-            command = [
-                sys.executable, __file__, "client-load", f"{folder}/model",
-                "--threads", threads, "--seconds", str(options.seconds),
-            ]  # fmt: skip
-            subprocess.run(command, check=True)
+            in_a_process(client_load, f"{folder}/model", threads, options)
 
 
-def client_load(options) -> None:
+def client_load(model: str, threads: str, options) -> None:
+    """Prints a row: requests of clients to a server with these threads."""
     import tensorflow as tf
     from serve_client import GrpcClient, RestClient
 
     from tests.export.server import serving
 
-    intra, inter = map(int, options.threads.split(","))
+    intra, inter = map(int, threads.split(","))
     tf.config.threading.set_intra_op_parallelism_threads(intra)
     tf.config.threading.set_inter_op_parallelism_threads(inter)
     texts = [
@@ -102,7 +99,7 @@ def client_load(options) -> None:
         "The bus to the old town comes at seven fifteen, not at half past eight. " * 2,
     ]
     times, texts_done = [], []
-    folder = Path(options.model)
+    folder = Path(model)
     with serving(folder) as address:
         ends = time.monotonic() + options.seconds
 
@@ -119,18 +116,18 @@ def client_load(options) -> None:
                 times.append(seconds(lambda asked=asked: client.translate(asked)))
                 texts_done.append(len(asked))
 
-        threads = [
+        clients = [
             threading.Thread(target=work, args=(one,)) for one in range(options.clients)
         ]
         start = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
         took = time.monotonic() - start
     p50, p90, p99 = np.percentile(times, [50, 90, 99]) * 1000
     print(
-        f"| {options.threads} | {len(times) / took:.1f} | {sum(texts_done) / took:.1f} "
+        f"| {threads} | {len(times) / took:.1f} | {sum(texts_done) / took:.1f} "
         f"| {p50:.0f} | {p90:.0f} | {p99:.0f} | {address.kind} |",
         flush=True,
     )
@@ -138,15 +135,14 @@ def client_load(options) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("graph", "load", "client-load"))
+    parser.add_argument("what", choices=("graph", "load"))
     parser.add_argument("model", nargs="?", help="a model directory")
     parser.add_argument("--family", default="dynamic_conv", help="of `graph`")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--threads", default="0,0", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    globals()[options.what.replace("-", "_")](options)
+    {"graph": graph, "load": load}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,10 @@ import argparse
 import collections
 import re
 import resource
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-from machine import lines_of, machine
+from machine import in_a_process, lines_of, machine
 
 LONGEST, SHORTEST, LONGEST_PIECE = 24, 3, 60
 LENGTHS, TOKENS, TARGET = (400, 1000, 3000), 12_000, 8
@@ -93,8 +91,8 @@ def count_words(corpus: Path, hypotheses: Path) -> None:
         print(f"| {rare} | {where} | {shares[0]:.1%} | {shares[1]:.1%} |")
 
 
-def time_step(preset: str, length: int) -> None:
-    """Prints seconds of five steps and peak MB."""
+def time_step(preset: str, length: int) -> tuple[list[float], int]:
+    """Seconds of five steps, and the peak memory in MB."""
     import numpy as np
 
     import keras_seqconv as ks
@@ -113,7 +111,7 @@ def time_step(preset: str, length: int) -> None:
         start = time.perf_counter()
         model.train_on_batch(inputs, target[1])
         seconds.append(time.perf_counter() - start)
-    print(*seconds[2:], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    return seconds[2:], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 def time_steps() -> None:
@@ -123,9 +121,7 @@ def time_steps() -> None:
     for kind in ("dynamic_conv", "light_conv", "transformer"):
         cells = []
         for length in LENGTHS:
-            command = [sys.executable, __file__, "long", f"{kind}_aeslc", str(length)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            *seconds, peak = map(float, done.stdout.split())
+            seconds, peak = in_a_process(time_step, f"{kind}_aeslc", length)
             low, _, middle, _, high = (1000 * one for one in sorted(seconds))
             cells.append(f"{middle:,.0f} ({low:,.0f}–{high:,.0f}), {peak:,.0f}")
         print(f"| {kind} | " + " | ".join(cells) + " |", flush=True)
@@ -136,13 +132,11 @@ def main() -> None:
     parser.add_argument("what", choices=("sentences", "words", "long"))
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    if options.what != "long":
+    if options.what == "long":
+        time_steps()
+    else:
         do = {"sentences": write_sentences, "words": count_words}[options.what]
         do(*map(Path, options.arguments))
-    elif options.arguments:
-        time_step(options.arguments[0], int(options.arguments[1]))
-    else:
-        time_steps()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import gzip
 import itertools
 import json
 import os
@@ -42,6 +41,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+
+from keras_seqconv.support import versions
+from keras_seqconv.support.files import digest, iterate_lines
 
 IWSLT = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz"
 IWSLT_TESTS = "TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012"
@@ -168,13 +170,7 @@ def locate(recipe: Recipe, data: Path) -> list[tuple[Part, list[Path]]]:
     return located
 
 
-def lines_of(path: Path) -> Iterator[str]:
-    """Lines, ended by LF or CRLF; what is not UTF-8 becomes U+FFFD."""
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-        for number, line in enumerate(stream):
-            line = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            yield line.decode(errors="replace")
+lines_of = functools.partial(iterate_lines, on_error="replace")
 
 
 def without_markup(path: Path, markup: str | None, counts: Counter) -> Iterator[str]:
@@ -422,10 +418,6 @@ def main(arguments: list[str] | None = None) -> None:
     folder.mkdir(parents=True)
     prepare = prepare_text if recipe.steps else prepare_pieces
     counts = prepare(recipe, located, folder, options.workers)
-
-    from keras_seqconv.support import versions
-    from keras_seqconv.support.files import digest
-
     inputs = {path for _, paths in located for path in paths}
     outputs = [path for path in folder.rglob("*") if path.is_file()]
     report = {

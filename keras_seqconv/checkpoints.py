@@ -92,7 +92,7 @@ def select(
         kind: "last_epochs": ends of epochs, newest first; if training ended inside of
             an epoch, its end counts as well. "best": those with the best value of a
             metric, best first.
-        count: number of checkpoints; with a warning, fewer if there are fewer.
+        count: number of checkpoints; fewer if there are fewer.
         monitor: metric in the states of `callbacks.Checkpoints`, for "best".
         mode: "min", "max" or "auto", see `direction`; of two equal checkpoints the
             newer is better.
@@ -109,15 +109,10 @@ def select(
     paths = ranked(known_states, kind, monitor, mode)
     undamaged = (path for path in paths if _tried(check, path) is not None)
     chosen = list(itertools.islice(undamaged, count))
-    what = f" with the metric {monitor}" if kind == "best" else " of a whole epoch"
-    what += "" if up_to is None else f" up to update {up_to} (`up_to`)"
     if not chosen:
-        raise ValueError(f"{directory} has no checkpoint{what}.")
-    if len(chosen) < count:
-        warnings.warn(
-            f"{directory} has {len(chosen)} checkpoints{what}, not {count}.",
-            stacklevel=2,
-        )
+        what = f"with the metric {monitor}" if kind == "best" else "of a whole epoch"
+        what += "" if up_to is None else f" up to update {up_to} (`up_to`)"
+        raise ValueError(f"{directory} has no undamaged checkpoint {what}.")
     return chosen
 
 

@@ -68,12 +68,10 @@ def keep_freed_memory(arenas: int = 1) -> bool:
     machines it changes nothing (benchmarks/README.md, "Memory"). The process then keeps
     its largest size.
 
-    The commands of keras-seqconv that load Keras call this; those that search, with an
-    arena for each parallel batch. Call it before a training or long translation of your
-    own; it applies to the whole process. Threads keep their arenas, and if pandas is
-    installed, the import of Keras starts some threads. The command line therefore calls
-    this before Keras is loaded; MALLOC_ARENA_MAX=1 in the environment does the same for
-    other programs.
+    The commands of keras-seqconv that load Keras call this. Call it before a training
+    or long translation of your own; it applies to the whole process. Threads keep their
+    arenas, and if pandas is installed, the import of Keras starts some threads: then
+    MALLOC_ARENA_MAX=1 in the environment does the same.
 
     Args:
         arenas: number of heaps for all threads, at least 1. A thread with its own heap

@@ -11,9 +11,6 @@ from keras_seqconv.support.arguments import check_boolean, check_integer, public
 
 __dir__ = public_names(globals())
 
-# exp of more is no float32.
-MAX_EXPONENT = 88.0
-
 
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class TokenMetrics(keras.metrics.Metric):
@@ -78,7 +75,7 @@ class TokenMetrics(keras.metrics.Metric):
         sums = totals[0] + totals[1]
         tokens = sums[3]
         loss, nll, correct = ops.unstack(ops.divide_no_nan(sums[:3], tokens))
-        power = ops.exp(ops.minimum(nll, MAX_EXPONENT))
+        power = ops.exp(ops.minimum(nll, 88.0))  # that of more is no float32
         perplexity = ops.where(tokens > 0, power, 0.0)
         results = {"loss": loss, "nll": nll, "perplexity": perplexity}
         if self.has_accuracy:

@@ -184,21 +184,13 @@ CONV_S2S_IWSLT = Recipe(
     stop_learning_rate=1e-5,
     search=BeamOptions(),
 )
-CONV_S2S_WMT = Recipe(
-    optimizer=NagOptions(),
+CONV_S2S_WMT = dataclasses.replace(
+    CONV_S2S_IWSLT,
     schedule=FixedOptions(learning_rate=0.5, warmup_start=0.5, force_anneal=50),
-    global_clipnorm=0.1,
-    tokens_per_batch=4000,
-    stop_learning_rate=1e-5,
-    search=BeamOptions(),
+    label_smoothing=0.1,
 )
 CONV_S2S_WMT_EN_FR = dataclasses.replace(CONV_S2S_WMT, tokens_per_batch=3000)
-CONV_S2S_WMT_EN_RO = dataclasses.replace(
-    CONV_S2S_WMT,
-    schedule=PlateauOptions(learning_rate=0.25, warmup_start=0.25, shrink=0.1),
-    stop_learning_rate=1e-4,
-    label_smoothing=0.0,
-)
+CONV_S2S_WMT_EN_RO = dataclasses.replace(CONV_S2S_IWSLT, stop_learning_rate=1e-4)
 CONV_S2S_GIGAWORD = dataclasses.replace(
     CONV_S2S_WMT_EN_RO, search=BeamOptions(max_length=50)
 )
@@ -267,22 +259,17 @@ CHARACTERS = Recipe(
 )
 TRANSFORMER_CHARACTERS = dataclasses.replace(
     CHARACTERS,
-    schedule=CosineOptions(
-        learning_rate=1e-3, warmup_steps=200, period=1600, floor=1e-5
-    ),
+    schedule=dataclasses.replace(CHARACTERS.schedule, learning_rate=1e-3),
     blocks=BlockOptions(256, context_window=128),
 )
 # A context of all that it sees: more would be computed for nothing.
 CONV_CHARACTERS = dataclasses.replace(
     CHARACTERS, blocks=BlockOptions(512, context_window=72)
 )
-SUMMARIES = Recipe(
+SUMMARIES = dataclasses.replace(
+    WMT_EN_DE_BIG,
     schedule=InverseSquareRootOptions(learning_rate=1e-3, warmup_steps=4000),
-    tokens_per_batch=3584,
-    gradient_accumulation_steps=16,
-    max_updates=30000,
-    stop_learning_rate=1e-9,
-    precision="mixed_float16",
+    num_replicas=1,
     search=BeamOptions(
         num_beams=4,
         length_penalty=2.0,
@@ -334,7 +321,6 @@ G2P = Recipe(
     schedule=CosineOptions(learning_rate=1e-3, warmup_steps=1000),
     tokens_per_batch=2048,
     max_updates=22_000,
-    precision="float32",
     search=_OF_SYMBOLS,
 )
 CONV_S2S_G2P = dataclasses.replace(

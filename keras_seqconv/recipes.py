@@ -136,6 +136,8 @@ class Recipe(Options):
         blocks: of the text of language models; None for others.
     """
 
+    outdated = ("source", "sources", "notes")  # of 0.1.0
+
     optimizer: AdamOptions | MuonOptions | NagOptions = AdamOptions()
     schedule: InverseSquareRootOptions | CosineOptions | FixedOptions | PlateauOptions
     global_clipnorm: float | None = option(

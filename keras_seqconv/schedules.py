@@ -16,9 +16,6 @@ from keras_seqconv.support.schema import check_fields, option
 
 __dir__ = public_names(globals())
 
-# Periods are computed up to this update.
-MAX_UPDATES = 2**30
-
 
 @dataclasses.dataclass(eq=False)
 class _AfterWarmUp(keras.optimizers.schedules.LearningRateSchedule):
@@ -114,7 +111,7 @@ class WarmupCosine(_AfterWarmUp):
             time = ops.cast(updates - number * self.period, "float32")
             return number, time, float(self.period)
         starts, lengths = [0.0], [float(self.period)]
-        while starts[-1] + lengths[-1] < MAX_UPDATES:
+        while starts[-1] + lengths[-1] < 2**30:  # more updates than any training has
             starts.append(starts[-1] + lengths[-1])
             lengths.append(lengths[-1] * self.period_growth)
         # The first update of a period, and how far into the period it lies: float32

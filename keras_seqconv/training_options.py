@@ -23,35 +23,24 @@ GROUPS = {
 
 
 _run, _text, _architecture, _recipe, _reports = (
-    functools.partial(option, group=group)
-    for group in ("run", "text", "architecture", "recipe", "reports")
+    functools.partial(option, group=group) for group in GROUPS
 )
 
 
-def _options_of_recipes() -> dict[str, tuple]:
-    """Name -> type and field of the options that replace values of a recipe."""
-    options = {}
+def _recipe_options() -> type:
+    """Options that replace values of a recipe."""
+    types, fields = {}, {}
     for part, kinds in {"": (Recipe,), **PARTS}.items():
         if len(kinds) > 1:
-            choice = Literal[tuple(kind.name for kind in kinds)]
-            options[part] = (choice | None, _recipe(None, f"kind of {part}"))
+            types[part] = Literal[tuple(kind.name for kind in kinds)] | None
+            fields[part] = _recipe(None, f"kind of {part}")
         for name, field in ((n, f) for k in kinds for n, f in options_of(k).items()):
-            options.setdefault(
-                name, (field.type | None, _recipe(None, **field.metadata))
-            )
-    return options
+            types.setdefault(name, field.type | None)
+            fields.setdefault(name, _recipe(None, **field.metadata))
+    return type("_RecipeOptions", (Options,), {"__annotations__": types, **fields})
 
 
-def _options_class(name: str, options: dict[str, tuple]) -> type:
-    fields = {name: field for name, (_, field) in options.items()}
-    types = {name: kind for name, (kind, _) in options.items()}
-    return type(name, (Options,), {"__annotations__": types, **fields})
-
-
-_RecipeOptions = _options_class("_RecipeOptions", _options_of_recipes())
-
-
-class TrainingOptions(_RecipeOptions):
+class TrainingOptions(_recipe_options()):
     """All options of `keras_seqconv.training.train` and of `keras-seqconv train`.
 
     None means: as the preset's recipe has it. The descriptions of the fields are the
@@ -61,15 +50,9 @@ class TrainingOptions(_RecipeOptions):
     Raises:
         ValueError: for an unknown option or a value that is out of range; names the
             option, the rule and what was received.
-
-    Example:
-
-    ```py
-    options = TrainingOptions(
-        preset="dynamic_conv_multi30k", dataset="data/multi30k", workdir="runs/one"
-    )
-    ```
     """
+
+    outdated = ("validate_every", "checkpoint_every")  # of 0.1.0
 
     preset: str = _run(REQUIRED, "architecture and recipe (keras-seqconv presets)")
     dataset: str = _run(
@@ -213,12 +196,6 @@ class TrainingOptions(_RecipeOptions):
     )
     tensorboard: bool = _reports(False, "write TensorBoard events")
 
-    @classmethod
-    def from_json(cls, values: dict) -> "TrainingOptions":
-        """As `Options.from_json`, without what only version 0.1.0 has."""
-        unused = ("validate_every", "checkpoint_every")
-        return super().from_json({n: v for n, v in values.items() if n not in unused})
-
     def __post_init__(self):
         super().__post_init__()
         # As `run.json` has it, with which a resumed run compares it.
@@ -231,10 +208,8 @@ class TrainingOptions(_RecipeOptions):
                 f"Received: validation_bleu={self.validation_bleu}"
             )
         address = None if self.hosts == "auto" else self.hosts
-        if (
-            len({value is None for value in (address, self.num_hosts, self.host_index)})
-            > 1
-        ):
+        given = [x is not None for x in (address, self.num_hosts, self.host_index)]
+        if any(given) and not all(given):
             raise ValueError(
                 "`hosts` with an address, `num_hosts` and `host_index` must be given "
                 f"together. Received: hosts={self.hosts}, num_hosts={self.num_hosts}, "

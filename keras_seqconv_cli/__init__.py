@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from keras_seqconv.support import schema, warnings_as_lines
+from keras_seqconv.support.arguments import near
 from keras_seqconv.version import __version__
 
 signals.loaded()
@@ -135,13 +136,12 @@ def load_quietly() -> None:
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
-            try:
-                import keras  # noqa: F401
-                import tensorflow  # noqa: F401  on JAX too, whose data it reads
-            except Exception:
-                printed.seek(0)
-                os.write(kept, printed.read())
-                raise
+            import keras  # noqa: F401
+            import tensorflow  # noqa: F401  on JAX too, whose data it reads
+        except Exception:
+            printed.seek(0)
+            os.write(kept, printed.read())
+            raise
         finally:
             os.dup2(kept, 2)
             os.close(kept)
@@ -243,8 +243,6 @@ class Parser(argparse.ArgumentParser):
         return options, unknown
 
     def _check_name(self, name: str):
-        from keras_seqconv.support.arguments import near
-
         names = self._option_string_actions
         if name not in names:
             equivalents = [
@@ -354,19 +352,14 @@ def add_options(
 
 
 _METAVARS = {bool: "{true,false}", int: "N", float: "X", str: "NAME"}
-_READERS = {
-    bool: lambda text: json.loads(text.lower()),
-    int: int,
-    float: float,
-    str: str,
-}
+_READERS = {bool: lambda text: json.loads(text.lower()), dict: json.loads}
 
 
 def _value_of(field) -> Callable:
     """`type=` of an argument: a text becomes a value that keeps to the field's rule."""
     many = typing.get_origin(schema.kind_of(field)) is tuple
     item = schema.item_of(field)
-    read = str if schema.choices_of(field) else _READERS.get(item, json.loads)
+    read = str if schema.choices_of(field) else _READERS.get(item, item)
 
     def value(text: str):
         try:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import fields
 from pathlib import Path
 
+import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, check_files
 
@@ -67,7 +68,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.convert import translator_from_fairseq
     from keras_seqconv.translation.model_directory import (
         check_writable,
         save_with_graphs,
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     for name in ("source_bpe_codes", "target_bpe_codes"):
         arguments[name] = arguments[name] or options.bpe_codes
     check_writable(options.output, options.overwrite)
-    translator = translator_from_fairseq(**arguments)
+    translator = ks.convert.translator_from_fairseq(**arguments)
     written = save_with_graphs(translator, options.output, options.overwrite)
     print(_summary(translator, options.output, written))
     return 0
@@ -97,8 +97,6 @@ def _summary(translator, output: str, written: str) -> str:
     if hasattr(translator, "translate"):
         call = "translate"
         sizes = f"source {translator.source_tokenizer.vocabulary_size:,}, {sizes}"
-    program = f'import keras_seqconv as ks; print(ks.load({output!r}).{call}(["..."]))'
-    program = program.replace("'", '"') if "'" not in output else program
     search = ", ".join(
         f"{name} {value}" for name, value in translator.search.changes().items()
     )
@@ -111,6 +109,6 @@ def _summary(translator, output: str, written: str) -> str:
             written,
             "",
             "Next:",
-            f"  python -c {shlex.quote(program)}",
+            f"  keras-seqconv {call} {shlex.quote(output)}",
         ]
     )

@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 import keras_seqconv as ks
 from keras_seqconv.support import require
+from keras_seqconv.support.files import check_output, iterate_lines, write_file
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, add_options, check_files, given, load_models
 from keras_seqconv_cli.translate import (
@@ -97,7 +98,7 @@ _NEEDED = {
     "dataset": ("split", "data_dir", "variant", "tsv_header", "skip_bad_lines"),
     "compare": ("samples",),
 }
-_OF_MODEL = "tokens_per_batch", "parallel_batches", "dtype", "quantize"
+_OF_MODEL = "tokens_per_batch", "parallel_batches", "dtype", "quantize", "runtime"
 _OF_TRANSLATIONS = (
     "source", "references", "hypotheses", "dataset", "metrics", "compare", "tokenize",
     "lowercase", "rouge_separator",
@@ -116,13 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
-    names = (*ks.evaluation.METRICS, "perplexity")
-    for name in options.metrics or ():
-        if name not in names:
-            raise ValueError(
-                f"`metrics` must be of {', '.join(names)}, with commas between them. "
-                f"Received: {name!r}"
-            )
+    chosen = [name for name in options.metrics or () if name != "perplexity"]
+    ks.evaluation.check_metrics(chosen, tokenize=options.tokenize)
     model, hypotheses, data = options.model, options.hypotheses, options.dataset
     perplexity = "perplexity" in (options.metrics or ())
     references = options.references
@@ -163,35 +159,27 @@ def check(options: argparse.Namespace) -> None:
 
 def _check_options(options) -> None:
     """ValueError for options without effect."""
-    output, translates = options.output_hypotheses, options.model
-    translates = translates and not (options.hypotheses or options.text)
-    unused = {}
-    if not translates:
-        unused = search_options(options) | given(options, ["parallel_batches"])
-        unused["output_hypotheses"] = output
+    rules, translation = {}, "needs a MODEL that translates"
+    if not options.model or options.hypotheses or options.text:
+        names = (*search_options(options), "parallel_batches", "output_hypotheses")
+        rules |= dict.fromkeys(names, translation)
     if not options.model:
-        unused |= given(options, _OF_MODEL)
-        unused["runtime"] = None if options.runtime == "auto" else options.runtime
-    for name, value in unused.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` needs a MODEL that translates. Received: {name}={value}"
-            )
-    defaults = {f.name: f.default for f in fields(_Flags)} | dict.fromkeys(_OF_BLOCKS)
-    for name, default in defaults.items():
-        needed = next((key for key, of in _NEEDED.items() if name in of), None)
-        unused = needed is not None and getattr(options, needed) is None
-        unused |= options.text is not None and name in _OF_TRANSLATIONS
+        rules |= dict.fromkeys(_OF_MODEL, translation)
+    for needed, names in _NEEDED.items():
+        if getattr(options, needed) is None:
+            rules |= dict.fromkeys(names, f"needs `{needed}`")
+    if options.text is not None:
+        rules |= dict.fromkeys(_OF_TRANSLATIONS, "must not be given with `text`")
+    defaults = {field.name: field.default for field in fields(_Flags)}
+    defaults["runtime"] = "auto"
+    for name, rule in rules.items():
         value = getattr(options, name)
-        if unused and value not in (default, []):
-            rule = f"needs `{needed}`" if needed else "must not be given with `text`"
+        if value not in (None, [], defaults.get(name)):
             raise ValueError(f"`{name}` {rule}. Received: {value}")
 
 
 def _check_output(output: str | None, inputs: list[str]) -> None:
     """ValueError for an output over an input, or that is no file."""
-    from keras_seqconv.support.files import check_output
-
     if output is not None:
         check_output(output)
         if os.path.exists(output) and any(os.path.samefile(output, i) for i in inputs):
@@ -272,7 +260,6 @@ def _translations(options, result: dict, lines: list[str]) -> None:
 def _texts(options) -> tuple:
     """Sources, references, hypotheses, those to compare; None for what is not given."""
     from keras_seqconv.evaluation.error_rates import check_references
-    from keras_seqconv.support.files import iterate_lines
 
     columns, limit = {}, options.limit
     files = [options.hypotheses, options.source, *options.references, options.compare]
@@ -309,7 +296,6 @@ def _texts(options) -> tuple:
 
 
 def _translated(translator, sources, options, result, lines) -> list[str]:
-    from keras_seqconv.support.files import write_file
     from keras_seqconv.translation.translate_files import translate_file
 
     output, start = io.BytesIO(), time.monotonic()
@@ -354,12 +340,10 @@ def _compare(columns, metrics, choices, options, result, lines) -> None:
 
 
 def _language_model(options, result: dict, lines: list[str]) -> None:
-    from keras_seqconv.support.files import iterate_lines
-
     asked, options.runtime = options.runtime, "keras"
     options.parallel_batches = 1  # which has all cores
     generator = load_models(options, *options.model)
-    if generator.translates:
+    if generator.model.has_source:
         raise ValueError(
             f"`text` is for language models; {options.model[0]} translates: give "
             "`source` and `references`."

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import keras_seqconv as ks
+from keras_seqconv.support.files import read_lines
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, add_options, check_files, given
 from keras_seqconv_cli.translate import search_options
@@ -93,7 +94,6 @@ def check(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.format != "saved_model":
         return _run_graphs(options)
-    from keras_seqconv.support.files import read_lines
     from keras_seqconv.translation.model_directory import model_folder
 
     folder = model_folder(options.model)
@@ -142,8 +142,8 @@ def _summary(path: Path, translator) -> str:
     # A request that every such export answers.
     request = {"instances": ["..."]}
     if not tokenizers:
-        translates = translator.translates
-        kind, ids = ("translate", "source") if translates else ("generate", "prefix")
+        has_source = translator.model.has_source
+        kind, ids = ("translate", "source") if has_source else ("generate", "prefix")
         inputs = {f"{ids}_ids": [[translator.model.end_id]], "lengths": [1]}
         request = {"signature_name": f"{kind}_ids", "inputs": inputs}
     lines = [

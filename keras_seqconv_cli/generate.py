@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     generator = load_models(options, options.model)
-    if generator.translates:
+    if generator.model.has_source:
         raise ValueError(
             f"{options.model} translates: `keras-seqconv translate {options.model}`."
         )

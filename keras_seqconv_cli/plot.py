@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import keras_seqconv as ks
-from keras_seqconv.support.files import check_output
+from keras_seqconv.support.files import check_output, read_lines
 from keras_seqconv.support.schema import REQUIRED, Options, option
 from keras_seqconv_cli import add_flags
 
@@ -148,7 +148,7 @@ def _attention(options):
     from keras import ops
 
     loaded = ks.load(options.model)
-    if not loaded.translates:
+    if not loaded.model.has_source:
         raise ValueError(f"{options.model} has no attention to a source.")
     inputs, tokens = ks.inspection.sentence(loaded, options.text, options.translation)
     weights = ops.convert_to_numpy(loaded.model.attention_weights(inputs))
@@ -177,8 +177,6 @@ def _dynamic_kernels(options):
 
 
 def _bleu_by_length(options):
-    from keras_seqconv.support.files import read_lines
-
     stems = [Path(file).stem for file in options.hypotheses]
     names = _names(options, "hypotheses", stems)
     sources, *references = map(read_lines, [options.sources, *options.references])
@@ -191,8 +189,6 @@ def _bleu_by_length(options):
 
 
 def _confusion(options):
-    from keras_seqconv.support.files import read_lines
-
     hypotheses, *references = map(read_lines, [options.hypotheses, *options.references])
     pairs = ks.evaluation.confusions(hypotheses, references, options.unit)
     if not pairs:

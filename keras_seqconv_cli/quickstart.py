@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from keras_seqconv.support import require_tensorflow
-    from keras_seqconv.training import TrainingOptions, train
     from keras_seqconv.training.run import remove_run
 
     require_tensorflow()  # for the export at the end
@@ -52,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     if options.overwrite:
         remove_run(workdir)
     # Few shapes: each is traced and compiled, which costs more than padding here.
-    training = TrainingOptions(
+    training = ks.training.TrainingOptions(
         preset="dynamic_conv_phrases", dataset="phrases", max_shapes=6, workdir=workdir
     )
     print(f"Training {training.preset} on the embedded corpus; see {workdir}/run.json")
-    result = train(training)
+    result = ks.training.train(training)
     if result.folder is None:
         return result.status
     _show_translations(result.folder, training)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import keras_seqconv as ks
 from keras_seqconv_cli import add_options, check_models, given, one_line
 
 HELP = "train a model on a corpus, from a preset"
@@ -54,11 +55,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from keras_seqconv.presets import PRESETS
-    from keras_seqconv.training import train
-
     try:
-        result = train(options.training)
+        result = ks.training.train(options.training)
     except BaseException as error:
         if options.training.hosts is not None:
             # A normal end of the process would wait for the other hosts.
@@ -71,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             os._exit(status)
         raise
     if result.folder is not None:
-        preset = PRESETS[options.training.preset]
+        preset = ks.presets.PRESETS[options.training.preset]
         use = "generate" if preset.is_language_model else "translate"
         run = shlex.quote(options.training.workdir)
         print(f"Next:\n  keras-seqconv {use} {run}\n  keras-seqconv export {run}")

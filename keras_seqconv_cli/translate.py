@@ -125,7 +125,7 @@ def search_options(options: argparse.Namespace) -> dict:
 def load_translator(options: argparse.Namespace):
     """The model directories of the options as one; ValueError for language models."""
     translator = load_models(options, *options.model)
-    if not translator.translates:
+    if not translator.model.has_source:
         raise ValueError(
             f"{options.model[0]} is a language model, which has no source to translate:"
             " `keras-seqconv evaluate --text` tells its perplexity, "

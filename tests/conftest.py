@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+MODELS = sorted(path.parent.name for path in GOLDEN.glob("*/args.json"))
 
 # Jobs in the background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -69,6 +69,19 @@ def make_translator(kind="words", max_length=None, **changes):
 
 
 @functools.cache
+def make_two_sided():
+    """From words, the last first, to characters: no id of one side is one of the other.
+
+    What mixes up source and target shows there.
+    """
+    keras.utils.set_random_seed(1)
+    source, target = WordTokenizer(WORDS[::-1]), CharacterTokenizer.train(WORDS)
+    sizes = source.vocabulary_size, target.vocabulary_size
+    model = decided(ks.models.EncoderDecoder(*sizes, **{**SMALL, "seed": 3}))
+    return ks.Translator(model, source, target, SEARCH, languages=("en", "xx"))
+
+
+@functools.cache
 def make_conv_s2s():
     """With learned positions and weight normalisation."""
     keras.utils.set_random_seed(2)

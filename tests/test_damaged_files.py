@@ -28,6 +28,7 @@ from keras_seqconv.data.ids import IdStore
 from keras_seqconv.models.limits import at_most
 from keras_seqconv.presets import PRESETS
 from keras_seqconv.tokenizers import (
+    Dictionary,
     SentencePieceTokenizer,
     WordTokenizer,
     load_tokenizer,
@@ -263,6 +264,9 @@ def test_the_largest_tokenizers(tmp_path):
     words = [f"{number:x}".ljust(24, "ü") for number in range(262_140)]
     WordTokenizer(words).save(tmp_path / "words")
     assert load_tokenizer(tmp_path / "words").vocabulary_size == 262_144
+    dictionary = Dictionary((word, 10**12) for word in words)
+    (tmp_path / "dict.txt").write_text(dictionary.to_text(), encoding="utf-8")
+    assert Dictionary.read(tmp_path / "dict.txt").counts[-1] == 10**12
     # An unknown field of protobuf, number 1000, of 64 MiB.
     pieces = tokenizer_of("pieces").model
     model = pieces + bytes.fromhex("c23e 80808020") + bytes(1 << 26)

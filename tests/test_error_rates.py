@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("jiwer", reason="needs the extra mt (jiwer)")
-
 from keras_seqconv.evaluation import (
     Confusion,
     ErrorRate,

@@ -125,7 +125,6 @@ def test_sacrebleu_scores_and_signatures():
 
 
 def test_rouge_and_all_metrics_at_once():
-    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     texts = sentences(8, 12)
     found = scores(texts, texts, METRICS)
     assert [one.name for one in found] == [
@@ -149,7 +148,6 @@ def test_rouge_and_all_metrics_at_once():
 
 def test_an_empty_further_reference_is_none():
     """As None is for sacreBLEU; an empty text would be one of the length 0."""
-    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     texts = ["the cat sat on", "a mat of two here"]
     first, second = ["the cat sat on a mat", "two mats"], "a mat of three here"
     several = [first, ["", second]]

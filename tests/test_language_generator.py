@@ -6,7 +6,7 @@ import pytest
 
 import keras_seqconv as ks
 from tests.cases import quick_and_slow
-from tests.models.families import ADAPTIVE, conv_language_model, language_model
+from tests.models.families import ADAPTIVE, language_model
 from tests.small_models import TOKENIZER, decided
 
 DRAWN = {"seed": 1, "temperature": 4.0}
@@ -15,7 +15,6 @@ LEARNED = dict(mixer="attention", positions={"kind": "learned", "max_length": 10
 MODELS = {
     "adaptive": lambda: language_model(30, **SMALL, adaptive_softmax=ADAPTIVE),
     "learned": lambda: language_model(30, **SMALL, **LEARNED),
-    "conv": lambda: conv_language_model(30, convolutions="[(16, 3)] * 2"),
 }
 
 

@@ -40,7 +40,8 @@ ALLOWED = {
     # Models and their use
     "layers": {"ops"},
     "models": {
-        "layers", "losses", "metrics", "ops", "optimizers", "presets", "runtime",
+        "decoding", "layers", "losses", "metrics", "ops", "optimizers", "presets",
+        "runtime",
     },
     # ops: whether XLA compiles, which fixes shapes
     "decoding": {"ops"},

@@ -6,8 +6,6 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
-
 from keras_seqconv.evaluation import plots
 from tests.cases import quick_and_slow
 

@@ -12,8 +12,6 @@ import pytest
 from keras_seqconv.support.files import digest
 from tests.test_examples import load, run_command
 
-pytest.importorskip("sacremoses", reason="needs the extra mt")
-
 NOUNS = [("Haus", "house"), ("Baum", "tree"), ("Hund", "dog"), ("Vogel", "bird"),
          ("Tisch", "table"), ("Garten", "garden"), ("Fluss", "river")]  # fmt: skip
 

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from keras_seqconv.models import list_presets
 from keras_seqconv.presets import ALIASES, PRESETS
 from keras_seqconv_cli import main
 from keras_seqconv_cli.presets import describe, table
@@ -15,12 +14,6 @@ from tests.processes import ROOT
 CONV_LMS = ("conv_lm", "conv_lm_wikitext103", "conv_lm_gbw", "conv_lm_characters")
 PAGE = (ROOT / "docs" / "models.md").read_text()
 ENDS = ("max_updates", "max_epochs", "stop_learning_rate")
-
-
-def test_names():
-    assert list_presets() == list(PRESETS)
-    for alias, name in ALIASES.items():
-        assert alias == f"{name}_wmt_en_de" and PRESETS[alias] is PRESETS[name]
 
 
 @pytest.mark.parametrize("name", CONV_LMS)

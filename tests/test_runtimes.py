@@ -50,7 +50,7 @@ for name, one in (
     options["replace_unknowns"] = True
     found[f"{{name}} replaced"] = one.translate(texts, **options)
 found["generated"] = writer.generate(prompts, 2, max_length=7)
-found["drawn"] = writer.sample(prompts, 3, 0.7, max_length=9)
+found["drawn"] = writer.sample(prompts, 3, temperature=0.7, max_length=9)
 found["streamed"] = "".join(writer.stream("w1 w2", 3, temperature=0.7, max_length=9))
 found["scored"] = writer.score(["w1 w2", "", "unheard"])
 print(json.dumps(found))

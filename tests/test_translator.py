@@ -1,7 +1,6 @@
 """Text in, text out: golden hypotheses, batches that change nothing, odd texts."""
 
 import functools
-import io
 import json
 import random
 import unicodedata
@@ -22,14 +21,16 @@ from keras_seqconv.tokenizers import (
 )
 from keras_seqconv.translation.text_model import UnknownTokens
 from keras_seqconv.translation.translator import Translation
+from tests.conftest import MODELS
 from tests.small_models import (
     TOKENIZER,
     WORDS,
     encoder_decoder,
     make_language_model,
+    make_two_sided,
     tokenizer_of,
 )
-from tests.two_tokenizers import make_two_sided
+from tests.tokenizers.test_sentencepiece import IDS, foreign_model
 
 small_model = functools.partial(
     encoder_decoder, hidden_dim=16, intermediate_dim=16, dropout=0.0,
@@ -81,19 +82,14 @@ def test_parts_that_do_not_fit_are_named(translator):
 
 # --- The hypotheses of fairseq ---
 
-GOLDEN = (
-    "ddynamic_2019", "dynamicconv_2019", "lightconv_glu", "dynamicconv_no_glu",
-    "transformer", "fconv",
-)  # fmt: skip
-
 
 # Keras' search with the other folders: tests/convert/test_fairseq.py.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "runtime"),
     [
-        (GOLDEN[0], "keras"),
-        *(pytest.param(x, "onnx", marks=pytest.mark.tensorflow) for x in GOLDEN),
+        ("ddynamic_2019", "keras"),
+        *(pytest.param(x, "onnx", marks=pytest.mark.tensorflow) for x in MODELS),
     ],
 )
 def test_golden_models_from_their_directories(golden, name, runtime, tmp_path):
@@ -353,16 +349,11 @@ def test_unknowns_are_replaced_by_attention(translator, blank):
 # --- Construction ---
 
 
-def sentencepiece_of(model_type, **options):
+def sentencepiece_of(kind, **options):
     """Also of types that the package trains none of."""
-    package = pytest.importorskip("sentencepiece", reason="needs the extra mt")
-    model = io.BytesIO()
-    package.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the house", "a house in the wood"]), minloglevel=2,
-        model_writer=model, model_type=model_type, hard_vocab_limit=False,
-        bos_id=0, pad_id=1, eos_id=2, unk_id=3, **options,
-    )  # fmt: skip
-    return SentencePieceTokenizer(model.getvalue())
+    options |= {"model_type": kind, "hard_vocab_limit": False, **IDS}
+    texts = ["the house", "a house in the wood"]
+    return SentencePieceTokenizer(foreign_model(texts, **options))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from typing import Literal
 
 import keras
 import numpy as np
@@ -225,22 +226,19 @@ class ReduceOnPlateau(RateCallback):
     shrink: float = option(0.1, gt=0)
     patience: int = option(0, ge=0)
     monitor: str = "val_nll"
-    mode: str = "auto"
+    mode: Literal["auto", "min", "max"] = option("auto")
     warmup_steps: int = option(0, ge=0)
     warmup_start: float = option(0.0, ge=0)
     state_names = ("rate", "best", "bad_epochs")
     best, bad_epochs = None, 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_epoch_end(self, epoch, logs=None):
         counts = self.epoch_complete and not self._warming_up
         value = monitored(self, logs) if counts else None
         if value is None:
             return
-        if is_better(value, self.best, self.mode, 1e-4):
+        mode = checkpoints.direction(self.monitor, self.mode)
+        if is_better(value, self.best, mode, 1e-4):
             self.best, self.bad_epochs = value, 0
         elif self.bad_epochs < self.patience:
             self.bad_epochs += 1
@@ -296,13 +294,9 @@ class EarlyStopping(TrainingCallback):
 
     patience: int = option(ge=1)
     monitor: str = "val_nll"
-    mode: str = "auto"
+    mode: Literal["auto", "min", "max"] = option("auto")
     state_names = ("best", "bad_validations")
     best, bad_validations = None, 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.mode = checkpoints.direction(self.monitor, self.mode)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -313,7 +307,7 @@ class EarlyStopping(TrainingCallback):
         if value is None:
             return
         self.bad_validations += 1
-        if is_better(value, self.best, self.mode):
+        if is_better(value, self.best, checkpoints.direction(self.monitor, self.mode)):
             self.best, self.bad_validations = value, 0
         self._stop()
 
@@ -395,25 +389,18 @@ class StopOnNaN(TrainingCallback):
 class GracefulStop(TrainingCallback):
     """Ends training after the current update on Ctrl-C and SIGTERM.
 
-    `fit` returns as after its last epoch, `Checkpoints` writes a checkpoint, and
-    `signal` and `exit_status` inform the caller. A second signal acts as without this
-    callback: Ctrl-C aborts at once. A validation in progress ends first. The end of
-    training restores the previous signal handlers; if a plain `fit` raises an error,
+    `fit` returns as after its last epoch, `Checkpoints` writes a checkpoint, and the
+    attribute `signal` is the received signal, or None. A second signal acts as without
+    this callback: Ctrl-C aborts at once. A validation in progress ends first. The end
+    of training restores the previous signal handlers; if a plain `fit` raises an error,
     `close` restores them. Outside the main thread, where Python has no signals, the
     callback does nothing. Several hosts end after the same update, within `EVERY`
     batches of a signal to any of them.
-
-    Attributes: `signal`, the received signal, or None; `exit_status`, 0 or 128 plus its
-    number, as in shells.
     """
 
     EVERY = 10
     signal = _agreed = None
     _handlers = {}
-
-    @property
-    def exit_status(self) -> int:
-        return 0 if self.signal is None else 128 + self.signal
 
     def close(self) -> None:
         """Restores the previous signal handlers."""
@@ -437,8 +424,9 @@ class GracefulStop(TrainingCallback):
         if hosts.shard()[1] == 1:
             self._agreed = self.signal
         elif self.position % self.EVERY == 0:
-            self.signal = max(hosts.gather(self.signal or 0)) or None
-            self._agreed = self.signal
+            self._agreed = max(hosts.gather(self.signal or 0)) or None
+            if self._agreed is not None:  # else one may have come meanwhile
+                self.signal = self._agreed
         steps = accumulation_steps(self.unsynced_model.optimizer)
         if self._agreed is not None and self.position % steps == 0:
             self.unsynced_model.stop_training = True

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import keras
 import numpy as np
@@ -54,14 +55,13 @@ class Checkpoints(TrainingCallback):
     keep_last: int | None = option(10, ge=0)
     keep_best: int = option(1, ge=0)
     monitor: str = "val_nll"
-    mode: str = "auto"
+    mode: Literal["auto", "min", "max"] = option("auto")
     state_names = ("position", "epoch")
     epoch = 0
 
     def __post_init__(self):
         super().__post_init__()
         self.directory = Path(self.directory)
-        self.mode = checkpoints.direction(self.monitor, self.mode)
         self.callbacks, self.stream = (), None
 
     def on_train_begin(self, logs=None):

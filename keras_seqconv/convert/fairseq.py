@@ -470,12 +470,12 @@ def _conv_language_model(options, weights) -> ConvLanguageModel:
         adaptive_softmax=softmax if adaptive else None,
     )
     _fill_embedder(weights, "decoder", model.target_embedder)
-    weights.weight_norm(model.input_dense, "decoder.fc1")
+    weights.weight_norm(model.decoder_input, "decoder.fc1")
     _fill_gated_stack(weights, "decoder", model.decoder_blocks)
     if adaptive:
         _fill_adaptive_softmax(weights, model.adaptive_softmax)
     else:
-        weights.weight_norm(model.feature_dense, "decoder.fc2")
+        weights.weight_norm(model.decoder_output, "decoder.fc2")
         weights.weight_norm(model.output_dense, "decoder.fc3")
     return model
 

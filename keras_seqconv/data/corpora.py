@@ -23,7 +23,7 @@ from keras_seqconv.data.rows import (
     tfds_builder,
     tfds_names,
 )
-from keras_seqconv.support.arguments import check_choice, check_number
+from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import digest
 
 _VALIDATION = ("validation", "valid", "dev", "val")
@@ -47,6 +47,9 @@ class Corpus:
             "invalid_utf8", "nul", "no_tab" (a cell is missing), "unpaired" (lines
             beyond the end of the shorter file: look at these, the files may be
             shifted), "untranslated" (of tfds).
+        digests: function of names of `splits` whose result shows changes of them: the
+            SHA-256 of each file, by its name, at a second per GB; with tfds the numbers
+            of rows and bytes, by version and split.
     """
 
     name: str
@@ -54,7 +57,7 @@ class Corpus:
     target_language: str
     splits: tuple[str, ...]
     _read: Callable = dataclasses.field(repr=False)
-    _digests: Callable = dataclasses.field(repr=False)
+    digests: Callable = dataclasses.field(repr=False)
     counts: dict[str, collections.Counter] = dataclasses.field(default_factory=dict)
 
     def blocks(self, split: str) -> Iterator[tuple[list[str], ...]]:
@@ -94,21 +97,6 @@ class Corpus:
         check_choice("side", side, sides)
         columns = (block[sides.index(side)] for block in self.blocks(split))
         return itertools.islice(itertools.chain.from_iterable(columns), limit)
-
-    def digests(self, splits: Sequence[str]) -> dict[str, str]:
-        """Digests that show changes of splits; about a second per GB of files.
-
-        Returns:
-            Name of each file -> SHA-256 of its bytes. With tfds: version and name of
-            the split -> its numbers of rows and bytes.
-
-        Raises:
-            ValueError: one of `splits` is not among those of the corpus.
-        """
-        known = [self._known(split) for split in splits]
-        for split in known:
-            check_choice("splits", split, self.splits)
-        return self._digests(known)
 
     def _known(self, split: str) -> str:
         """Name of a split in this corpus, whichever name of validation is given."""
@@ -212,13 +200,11 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
     split, and the number of rows is near to the share. Of the text of a language model,
     whose lines belong together, it takes the end. ValueError if the split exists.
     """
-    if corpus._known("validation") in corpus.splits:
+    if "validation" in corpus.splits:
         raise ValueError(
             f"`validation_share` must not be given for {corpus.name}, which has a "
             f"validation split. Received: {share}"
         )
-
-    check_number("validation_share", share, gt=0, le=0.5)
 
     def read(split, counts):
         if split not in ("train", "validation"):
@@ -250,7 +236,7 @@ def hold_out(corpus: Corpus, share: float) -> Corpus:
         corpus,
         splits=("train", "validation", *(s for s in corpus.splits if s != "train")),
         _read=read,
-        _digests=lambda splits: corpus._digests({*splits} - {"validation"}),
+        digests=lambda splits: corpus.digests({*splits} - {"validation"}),
         counts={},
     )
 

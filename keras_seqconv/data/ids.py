@@ -34,7 +34,6 @@ _LENGTHS = {
     "too_long": "with a side longer than `max_length`",
     "ratio": "with a ratio of their lengths above `max_ratio`",
 }
-BREAK_MODES = ("none", "sentence")
 
 
 def encode(
@@ -157,7 +156,7 @@ def blocks(
             at the end, there was no line.
     """
     check_integer("tokens_per_sample", tokens_per_sample, 1)
-    check_choice("break_mode", break_mode, BREAK_MODES)
+    check_choice("break_mode", break_mode, ("none", "sentence"))
     check_window(context_window, tokens_per_sample)
     past = np.zeros(0, np.int32)  # the last inputs before the piece
     before = np.array([end_id], np.int32)  # the stream's token before it

@@ -129,23 +129,15 @@ def greedy(model, source_ids=None, **options):
     return ids[:, 0], scores[:, 0]
 
 
-def sample(
-    model,
-    source_ids=None,
-    num_samples: int = 1,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    **options,
-):
+def sample(model, source_ids=None, num_samples: int = 1, **options):
     """Draws targets from the model's distribution.
 
     Args:
         model, source_ids: see `beam_search`.
-        num_samples, temperature, top_k, top_p: see `SampleOptions`.
+        num_samples: see `SampleOptions`.
         **options: `seed`, `prefix_ids`, `batch_size`, `jit_compile`: see
-            `sample_hypotheses`; and all other options of `SampleOptions`: `min_length`,
-            `max_length` ...
+            `sample_hypotheses`; and all other options of `SampleOptions`:
+            `temperature`, `top_k`, `top_p`, `max_length` ...
 
     Returns:
         `ids` (B, N, L) and `scores` (B, N), as from `beam_search`, sorted by score.
@@ -155,7 +147,6 @@ def sample(
     Raises:
         ValueError: an option breaks its rule.
     """
-    options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return sample_hypotheses(model, source_ids, num_samples=num_samples, **options)[:2]
 
 
@@ -216,18 +207,15 @@ def sample_hypotheses(
                 f"Received: seed.shape={tuple(seed.shape)}"
             )
         tensors["uniforms"] = seed
+    # Else drawn outside of the cached graph: another seed needs no other graph.
+    elif of_rows:
+        # The steps first: a longer limit changes no draw.
+        drawn = [uniforms(row_seed, (int(length), draws)).T for row_seed in seed]
+        drawn = np.reshape(drawn, (-1, int(length)))
+        tensors["uniforms"] = ops.convert_to_tensor(drawn, dtype="float32")
     else:
-        # Drawn outside of the cached graph: another seed needs no other graph.
-        if of_rows:
-            # The steps first: a longer limit changes no draw.
-            drawn = [uniforms(row_seed, (int(length), draws)).T for row_seed in seed]
-            drawn = np.reshape(drawn, (-1, int(length)))
-            tensors["uniforms"] = ops.convert_to_tensor(drawn, dtype="float32")
-        else:
-            shape = ops.shape(limits)[0] * draws, length
-            tensors["uniforms"] = keras.random.uniform(
-                shape, dtype="float32", seed=seed
-            )
+        shape = ops.shape(limits)[0] * draws, length
+        tensors["uniforms"] = keras.random.uniform(shape, dtype="float32", seed=seed)
     return _searched(model, options, tensors, max_batch_size, jit_compile)
 
 
@@ -335,17 +323,11 @@ def _check_model(model, members=_OF_MODELS):
             )
 
 
-def is_compiled(jit_compile: bool | None) -> bool:
-    """Whether XLA compiles a search with this `jit_compile` that is called eagerly."""
-    check_choice("jit_compile", jit_compile, (None, True, False))
-    if keras.backend.backend() == "jax":
-        return True
-    return not on_cpu() if jit_compile is None else jit_compile
-
-
 def _searched(model, options, tensors, size, jit_compile) -> Hypotheses:
     check_integer("max_batch_size", size, 1)
-    compiled = is_compiled(jit_compile)
+    check_choice("jit_compile", jit_compile, (None, True, False))
+    compiled = not on_cpu() if jit_compile is None else jit_compile
+    compiled = compiled or keras.backend.backend() == "jax"
     if in_place(tensors) or "state" in tensors:
         return whole_search(model, options, tensors)
     count = of_sentences(tensors).shape[0]
@@ -388,18 +370,11 @@ def _compiled(function, model, options, tensors) -> Hypotheses:
             value = ops.pad(value, [(0, 0), (0, wide - width)], constant_values=fill)
         padded[name] = value
     hypotheses = run_cached(function, model, options, padded, jit_compile=True)
-    length, width = (
-        int(longest) + 1,
-        tensors.get("source_ids", limits[:, None]).shape[1],
-    )
-    return Hypotheses(
-        ids=hypotheses.ids[:count, :, :length],
-        scores=hypotheses.scores[:count],
-        positional_scores=hypotheses.positional_scores[:count, :, :length],
-        lengths=hypotheses.lengths[:count],
-        attention=None
-        if hypotheses.attention is None
-        else hypotheses.attention[:count, :, :length, :width],
+    width = tensors.get("source_ids", limits[:, None]).shape[1]
+    cut = slice(count), slice(None), slice(int(longest) + 1), slice(width)
+    return hypotheses._make(
+        None if value is None else value[cut[: len(value.shape)]]
+        for value in hypotheses
     )
 
 

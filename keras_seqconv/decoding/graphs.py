@@ -35,18 +35,37 @@ def run_cached(
 
     Args:
         function: a function of a module.
-        model, options, jit_compile: as in `_graph`; the options are hashable.
-        tensors: dict of name to tensor.
+        model: an object that can be weakly referenced.
+        options: hashable, what the function takes as such.
+        tensors: dict of name to tensor; the graph is for any sizes of them.
+        jit_compile: compile with XLA (TensorFlow; JAX always does).
     """
     if in_place(tensors):
         return function(model, options, tensors)
-    specs = _sizeless(tensors)
+    specs = dict.fromkeys(tensors)
+    if keras.backend.backend() != "jax":
+        specs = {
+            name: tf.TensorSpec([None] * len(value.shape), value.dtype)
+            for name, value in tensors.items()
+        }
     key = (function, options, tuple(sorted(specs.items())), jit_compile)
-
-    def make():
-        return _graph(function, model, options, specs, jit_compile)
-
-    return _cached(model, key, make)(tensors)
+    variables = list(getattr(model, "variables", []))
+    # Graphs of other variables are of no use any more. Those kept here hold theirs, so
+    # that no new one can have the same number.
+    owner = tuple(map(id, variables))
+    with _TRACING:
+        kept = vars(model).get(_CACHE)
+        if kept is None or kept[0] != owner:
+            kept = vars(model)[_CACHE] = owner, variables, {}
+        graphs = kept[2]
+        if key not in graphs:
+            if len(graphs) >= _KEPT:
+                del graphs[next(iter(graphs))]
+            graphs[key] = _graph(
+                function, weakref.ref(model), options, specs, jit_compile
+            )
+        graph = graphs[key]
+    return graph(tensors)
 
 
 def in_place(tensors: dict) -> bool:
@@ -56,49 +75,8 @@ def in_place(tensors: dict) -> bool:
     return not tf.executing_eagerly()
 
 
-def _cached(model, key, make: Callable):
-    """`make()`, made once for a model with these variables and a hashable key."""
-    variables = list(getattr(model, "variables", []))
-    # Graphs of other variables are of no use any more. Those kept here hold theirs, so
-    # that no new one can have the same number.
-    owner = tuple(map(id, variables))
-    kept = vars(model).get(_CACHE)
-    if kept is not None and kept[0] == owner and (made := kept[2].get(key)):
-        return made
-    with _TRACING:
-        kept = vars(model).get(_CACHE)
-        if kept is None or kept[0] != owner:
-            kept = vars(model)[_CACHE] = owner, variables, {}
-        if key not in kept[2]:
-            if len(kept[2]) >= _KEPT:
-                del kept[2][next(iter(kept[2]))]
-            kept[2][key] = make()
-        return kept[2][key]
-
-
-def _sizeless(tensors: dict) -> dict:
-    """Specifications, for `_graph`, of tensors of any size."""
-    if keras.backend.backend() == "jax":
-        return dict.fromkeys(tensors)
-    return {
-        name: tf.TensorSpec([None] * len(value.shape), value.dtype)
-        for name, value in tensors.items()
-    }
-
-
-def _graph(
-    function: Callable, model, options, specs: dict, jit_compile: bool
-) -> Callable:
-    """The graph `tensors -> function(model, options, tensors)`.
-
-    Args:
-        function: as above.
-        model: an object that can be weakly referenced.
-        options: what the function takes as such.
-        specs: `tf.TensorSpec`s of its argument.
-        jit_compile: compile with XLA (TensorFlow; JAX always does).
-    """
-    reference = weakref.ref(model)
+def _graph(function, reference, options, specs: dict, jit_compile: bool) -> Callable:
+    """The graph `tensors -> function(reference(), options, tensors)`."""
     if keras.backend.backend() == "jax":
         return _jax_function(function, reference, options)
     graph = tf.function(
@@ -107,8 +85,7 @@ def _graph(
         autograph=False,
     )
     # Of many functions from this line TensorFlow would warn as of retracing.
-    with _TRACING:
-        return graph.get_concrete_function(specs)
+    return graph.get_concrete_function(specs)
 
 
 def _jax_function(function, reference, options):
@@ -119,17 +96,5 @@ def _jax_function(function, reference, options):
         with keras.StatelessScope(state_mapping=pairs):
             return function(reference(), options, tensors)
 
-    jitted, compiled, compiling = jax.jit(stateless), set(), threading.Lock()
-
-    def call(tensors):
-        values = [variable.value for variable in variables]
-        leaves, structure = jax.tree.flatten(tensors)
-        key = structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
-        if key in compiled:
-            return jitted(values, tensors)
-        with compiling:  # JAX lets two threads compile the same function
-            result = jitted(values, tensors)
-            compiled.add(key)
-            return result
-
-    return call
+    jitted = jax.jit(stateless)
+    return lambda tensors: jitted([variable.value for variable in variables], tensors)

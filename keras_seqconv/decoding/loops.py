@@ -29,48 +29,42 @@ from keras_seqconv.decoding.step import (
     best_ended,
     taken,
 )
-from keras_seqconv.decoding.tasks import limits_of, of_sentences, task_of, with_rules
+from keras_seqconv.decoding.tasks import limits_of, of_sentences, rules_of, task_of
 from keras_seqconv.ops.compilation import compiled_by_xla, in_graph
 from keras_seqconv.ops.fused import take, take_each
-
-
-def _initial_state(task: SearchTask, tensors: dict, max_length) -> dict:
-    """The state of the model before the first step; `max_length` as in the model."""
-    model, options = task.constraints.model, task.constraints.options
-    more = {"return_attention": True} if options.return_attention else {}
-    source = tensors.get("source_ids", ops.shape(of_sentences(tensors))[0])
-    return model.get_initial_state(
-        source, num_beams=task.strategy.num_beams, max_length=max_length, **more
-    )
 
 
 def whole_search(model, options, tensors: dict) -> Hypotheses:
     """The search as a part of the graph that is being traced."""
     limits, longest = limits_of(model, options, tensors)
-    task = with_rules(task_of(model, options, tensors), tensors, limits)
-    return search(task, tensors, longest + 1)
+    task = task_of(model, options, tensors)
+    return search(task, rules_of(task, tensors, limits), tensors, longest + 1)
 
 
-def search(task: SearchTask, tensors: dict, num_steps) -> Hypotheses:
+def search(task: SearchTask, rules: dict, tensors: dict, num_steps) -> Hypotheses:
     """Searches for the best, or draws, continuations of a start token.
 
     Args:
-        task: with its rules.
-        tensors: of the call, see `tasks.py`.
+        task, rules, tensors: of the call, see `tasks.py`.
         num_steps: L, int or int32 scalar tensor: the largest limit + 1.
     """
-    resizes = may_resize(ops.shape(of_sentences(tensors))[0])
-    state = _initial_state(task, tensors, None if resizes else num_steps)
-    common, rows, sentences = begin(task, state, num_steps)
+    model, options = task.constraints.model, task.constraints.options
+    num_beams, count = task.strategy.num_beams, ops.shape(of_sentences(tensors))[0]
+    # A number that is known in a graph is part of its tensors' shapes.
+    known = any(isinstance(x.shape[0], int) for x in tensors.values() if len(x.shape))
+    resizes = not (compiled_by_xla() or (known and in_graph()))
+    more = {"return_attention": True} if options.return_attention else {}
+    more["max_length"] = None if resizes else num_steps
+    source = tensors.get("source_ids", count)
+    state = model.get_initial_state(source, num_beams=num_beams, **more)
+    common, rows, sentences = begin(task, rules, state, num_steps)
     if resizes:
         ended, records = _run_resizing(task, common, rows, sentences, num_steps)
     else:
         _, _, sentences, records = _run_steps(task, common, rows, sentences, num_steps)
         ended = best_ended(task, sentences)
-    tokens, beams = _follow(
-        records.backpointers, ended, task.strategy.num_beams, num_steps
-    )
-    return hypotheses(task.constraints.model, ended, records, tokens, beams)
+    tokens, beams = _follow(records.backpointers, ended, num_beams, num_steps)
+    return hypotheses(model, ended, records, tokens, beams)
 
 
 def _run_steps(task: SearchTask, common, rows, sentences, size, least=0) -> tuple:
@@ -146,17 +140,6 @@ def _run_resizing(task: SearchTask, common, rows, sentences, num_steps) -> tuple
     return best_ended(task, of_all), records
 
 
-def may_resize(batch_size) -> bool:
-    """Whether tensors of a loop may change their sizes from step to step.
-
-    `batch_size` is the number of sentences.
-    """
-    if compiled_by_xla():
-        return False
-    # A number that is known in a graph is part of its tensors' shapes.
-    return not isinstance(batch_size, int) or not in_graph()
-
-
 def _no_records(task: SearchTask, rows: Rows, sentences: Sentences, size) -> Records:
     by_step = (size, *ops.shape(sentences.scores))
     attention = NOTHING
@@ -204,16 +187,10 @@ def _shaped_like(tree, models):
 
     TensorFlow refuses loops whose variables come back with a less known shape.
     """
-
-    def shaped(value, model):
-        static_shape = tuple(model.shape)
-        lost = {
-            a for a, b in zip(value.shape, static_shape, strict=True) if a != b
-        } == {None}
-        if not lost or static_shape.count(None) > 1:
-            return value
-        return ops.reshape(
-            value, [-1 if size is None else size for size in static_shape]
-        )
-
-    return keras.tree.map_structure(shaped, tree, models)
+    if keras.backend.backend() == "jax" or not in_graph():
+        return tree
+    tree = keras.tree.map_structure(ops.convert_to_tensor, tree)
+    leaves, wanted = keras.tree.flatten(tree), keras.tree.flatten(models)
+    for value, model in zip(leaves, wanted, strict=True):
+        value.set_shape(model.shape)
+    return tree

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_seqconv.decoding import array_ops as ops
+from keras_seqconv.decoding.onnx_graph import Value
 from keras_seqconv.decoding.options import SearchOptions
 
 NEVER = -float("inf")
@@ -29,6 +30,8 @@ class Constraints(NamedTuple):
     Attributes:
         model: object with the attributes `pad_id`, `start_id`, `end_id` and `unk_id`.
         options: `SearchOptions`.
+
+    In a step also the tensors that there are, see `tasks.rules_of`:
         limits: (R,) int32: tokens of the longest hypothesis, its end not counted.
         prefix: (R, P) int32 or None: first tokens, free at padding. The last column,
             which must be padding, applies to all further steps.
@@ -39,7 +42,7 @@ class Constraints(NamedTuple):
 
     model: object
     options: SearchOptions
-    limits: object
+    limits: object = None
     prefix: object = None
     first_beam: object = None
     uniforms: object = None
@@ -49,13 +52,12 @@ class Constraints(NamedTuple):
 
         Args:
             logits: (R, V), after the temperature.
-            step: int32 scalar: tokens that the hypotheses have.
+            step: int or int32 scalar: tokens that the hypotheses have.
             history: (R, L) int32: these tokens; needed to block n-grams.
         """
         model, options = self.model, self.options
-        step = ops.convert_to_tensor(step, dtype="int32")
         logits = ops.float32_logits(logits)
-        if ops.has_fast_log_softmax(logits):
+        if isinstance(logits, Value):
             logits, normalizer = ops.log_softmax(logits), None
             blocks = VocabularyBlocks.of(logits)
         else:
@@ -107,7 +109,6 @@ class Constraints(NamedTuple):
         ends = history[:, size - 1 :]  # the last tokens of all n-grams
         repeated = ops.arange(size - 1, size - 1 + ops.shape(ends)[1])
         repeated = repeated < step
-        repeated = ops.broadcast_to(repeated, ops.shape(ends))
         for place in range(size - 1):
             latest = ops.maximum(step - size + 1 + place, 0)
             latest = ops.take(history, latest, axis=1)

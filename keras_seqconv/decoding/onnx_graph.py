@@ -111,7 +111,8 @@ class Graph:
         Returns:
             Value by output.
         """
-        names = {}
+        # Graphs inside of nodes get their prefix before onnx looks at the weights.
+        names = {x.name: f"{prefix}{x.name}" for x in model.graph.initializer}
         for item in model.graph.input:
             kind = onnx.helper.tensor_dtype_to_np_dtype(
                 item.type.tensor_type.elem_type
@@ -146,6 +147,7 @@ class Graph:
 
         nodes = [*self._nodes]
         made = {name for node in nodes for name in node.output}
+        made -= {name for node in nodes for name in outer_names(node)}
         final = {x.name: name for name, x in outputs.items() if x.name in made}
         for node in nodes:
             node.input[:] = [final.get(name, name) for name in node.input]
@@ -154,12 +156,7 @@ class Graph:
             source = final.get(value.name, value.name)
             if source != name:
                 nodes.append(onnx.helper.make_node("Identity", [source], [name]))
-        # ONNX Runtime would run nodes that nothing needs, too.
-        needed, kept = {*outputs}, []
-        for node in reversed(nodes):
-            if needed.intersection(node.output):
-                needed.update(node.input)
-                kept.insert(0, node)
+        kept, needed = needed_nodes(nodes, outputs)
         graph = onnx.helper.make_graph(
             kept,
             "search",
@@ -178,6 +175,30 @@ class Graph:
         return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+# --- Nodes ---
+
+
+def needed_nodes(nodes, names) -> tuple[list, set]:
+    """Nodes that the values of these names depend on; the names of all that they use.
+
+    ONNX Runtime would run the others, too.
+    """
+    kept, needed = [], {*names}
+    for node in reversed(nodes):
+        if needed.intersection(node.output):
+            needed.update(node.input, outer_names(node))
+            kept.append(node)
+    return kept[::-1], needed
+
+
+def outer_names(node) -> set:
+    """Names that the graphs inside of a node use."""
+    graphs = [part.g for part in node.attribute if part.HasField("g")]
+    nodes = [part for graph in graphs for part in graph.node]
+    names = {value.name for graph in graphs for value in graph.output}
+    return names.union(*(part.input for part in nodes), *map(outer_names, nodes))
+
+
 # --- Operators ---
 
 
@@ -193,17 +214,13 @@ def binary(operator, x, y, dtype=None):
 
 def promoted(x, y) -> tuple[Value, Value]:
     """Both of one dtype: a number takes that of the tensor."""
-    graph = graph_of(x, y)
-    values = [graph.value(part) for part in (x, y)]
-    kinds = {value.dtype for value in values}
-    if len(kinds) == 1:
-        return tuple(values)
-    for place, other in ((0, y), (1, x)):
-        part = (x, y)[place]
-        if not isinstance(part, Value):
-            values[place] = graph.constant(part, other.dtype)
-            return tuple(values)
-    return tuple(value.cast("float32") for value in values)
+    if not isinstance(x, Value):
+        return y.graph.constant(x, y.dtype), y
+    if not isinstance(y, Value):
+        return x, x.graph.constant(y, x.dtype)
+    if x.dtype != y.dtype:
+        return x.cast("float32"), y.cast("float32")
+    return x, y
 
 
 def broadcast(*shapes) -> tuple:

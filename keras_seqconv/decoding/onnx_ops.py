@@ -17,10 +17,6 @@ def cast(x, dtype):
     return x.cast({"int32": "int64"}.get(dtype, dtype))
 
 
-def convert_to_tensor(x, dtype=None):
-    return x if dtype is None else cast(x, dtype)
-
-
 def shape(x) -> tuple:
     """Sizes; a scalar of the graph where one is unknown."""
     sizes = list(x.shape)
@@ -74,20 +70,14 @@ maximum, minimum, power = (
 )
 
 
-def isnan(x):
-    return x.graph.node("IsNaN", [x], "bool", x.shape)
+def _unary(operator, x, dtype=None, **attributes):
+    return x.graph.node(operator, [x], dtype or x.dtype, x.shape, **attributes)
 
 
-def exp(x):
-    return x.graph.node("Exp", [x], x.dtype, x.shape)
-
-
-def log(x):
-    return x.graph.node("Log", [x], x.dtype, x.shape)
-
-
-def log_softmax(x, axis=-1):
-    return x.graph.node("LogSoftmax", [x], x.dtype, x.shape, axis=axis)
+exp, log, log_softmax = (  # the last of the last axis
+    functools.partial(_unary, operator) for operator in ("Exp", "Log", "LogSoftmax")
+)
+isnan = functools.partial(_unary, "IsNaN", dtype="bool")
 
 
 def logaddexp(x, y):
@@ -212,12 +202,7 @@ def full_like(x, value, dtype=None):
     return x.graph.node("Expand", [np.asarray(value, dtype), size], dtype, x.shape)
 
 
-def zeros_like(x):
-    return full_like(x, 0)
-
-
-def ones_like(x):
-    return full_like(x, 1)
+zeros_like, ones_like = (functools.partial(full_like, value=value) for value in (0, 1))
 
 
 def scatter_update(x, places, values):
@@ -225,9 +210,4 @@ def scatter_update(x, places, values):
     return x.graph.node("ScatterND", [x, places, values], x.dtype, x.shape)
 
 
-def float32_logits(logits):
-    return cast(logits, "float32")
-
-
-def has_fast_log_softmax(x) -> bool:
-    return True
+float32_logits = functools.partial(cast, dtype="float32")

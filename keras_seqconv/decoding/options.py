@@ -137,15 +137,10 @@ class SearchOptions(Options):
             for x in (lengths, width)
         )
 
-    def check_model(self, model, has_source: bool | None = None) -> None:
-        """Raises ValueError if an option does not fit the model.
-
-        `has_source`: whether a call has one, by default what the model says.
-        """
-        if has_source is None:
-            has_source = getattr(model, "has_source", None)
+    def check_model(self, model, has_source: bool) -> None:
+        """ValueError for an option that does not fit the model, or a missing source."""
         for name in ("max_length_ratio", "return_attention"):
-            if has_source is False and getattr(self, name):
+            if not has_source and getattr(self, name):
                 raise ValueError(
                     f"`{name}` needs `source_ids`, and so no language model. "
                     f"Received: {name}={getattr(self, name)}"
@@ -212,7 +207,7 @@ class BeamOptions(SearchOptions):
     def num_results(self) -> int:
         return self.num_hypotheses or self.num_beams
 
-    def check_model(self, model, has_source: bool | None = None) -> None:
+    def check_model(self, model, has_source: bool) -> None:
         super().check_model(model, has_source)
         size = model.target_vocabulary_size
         if self.num_beams > size - 1:

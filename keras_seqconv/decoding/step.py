@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     ids: (r, 1) int32, the last token of each beam.
     state: "beams" of the state of the model.
     history: (r, L) int32, all tokens of each beam, or nothing.
-    rules: those tensors of `Constraints` that there are, by name.
+    rules: those tensors of `Constraints` that there are, by name (`tasks.rules_of`).
     """
 
     ids: object
@@ -79,13 +79,10 @@ class Sentences(NamedTuple):
     origins: object
 
 
-def begin(task: SearchTask, state: dict, num_steps) -> tuple:
+def begin(task: SearchTask, rules: dict, state: dict, num_steps) -> tuple:
     """Common state, rows and sentences before the first step."""
     constraints, num_beams = task.constraints, task.strategy.num_beams
-    names = ("limits", "prefix", "first_beam", "uniforms")
-    rules = {name: getattr(constraints, name) for name in names}
-    rules = {name: value for name, value in rules.items() if value is not None}
-    start = constraints.limits[:, None]
+    start = rules["limits"][:, None]
     history, ids = NOTHING, ops.full_like(start, constraints.model.start_id)
     if constraints.options.no_repeat_ngram_size:
         none = ops.full_like(start, constraints.model.pad_id)
@@ -99,7 +96,7 @@ def begin(task: SearchTask, state: dict, num_steps) -> tuple:
         common,
         Rows(ids, state["beams"], history, rules),
         Sentences(
-            steps=ops.sum(ops.zeros_like(constraints.limits)),
+            steps=ops.sum(ops.zeros_like(start)),
             shared=state["shared"],
             scores=scores,
             finished=ops.full_like(scores, NEVER),

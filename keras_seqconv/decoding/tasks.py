@@ -33,25 +33,19 @@ def limits_of(model, options, tensors: dict) -> tuple:
     return options.length_limits(lengths, width, model.max_target_length)
 
 
-def strategy_of(options: BeamOptions | SampleOptions, top_k=None):
-    """The strategy; `top_k` is a tensor in the place of that of the options."""
-    if isinstance(options, SampleOptions):
-        top_k = options.top_k if top_k is None else top_k
-        return SamplingStrategy(options.num_samples, top_k, options.top_p)
-    beams, optimal = options.num_beams, options.stopping == "optimal"
-    if options.num_groups > 1:
-        return DiverseBeamStrategy(
-            beams, options.num_groups, options.diversity_strength, optimal
-        )
-    return BeamStrategy(beams, optimal)
-
-
 def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> SearchTask:
-    """The task without the tensors of its rules, see `with_rules`."""
-    strategy = strategy_of(options, tensors.get("top_k"))
-    num_hypotheses = strategy.num_beams
-    if isinstance(options, BeamOptions):
+    """The task of a call; the tensors of its rules are in `rules_of`."""
+    if isinstance(options, SampleOptions):
+        num_hypotheses, top_k = options.num_samples, tensors.get("top_k", options.top_k)
+        strategy = SamplingStrategy(num_hypotheses, top_k, options.top_p)
+    else:
         num_hypotheses = options.num_results
+        beams, optimal = options.num_beams, options.stopping == "optimal"
+        strategy = BeamStrategy(beams, optimal)
+        if options.num_groups > 1:
+            strategy = DiverseBeamStrategy(
+                beams, options.num_groups, options.diversity_strength, optimal
+            )
     step, temperature = model.step, tensors.get("temperature", options.temperature)
     if isinstance(model, Ensemble):
         # The temperature belongs before the mean of the models.
@@ -62,29 +56,26 @@ def task_of(model, options: BeamOptions | SampleOptions, tensors: dict) -> Searc
             logits, state = model.step(ids, state)
             return ops.float32_logits(logits) / temperature, state
 
-    return SearchTask(step, strategy, Constraints(model, options, None), num_hypotheses)
+    return SearchTask(step, strategy, Constraints(model, options), num_hypotheses)
 
 
-def with_rules(task: SearchTask, tensors: dict, limits) -> SearchTask:
-    """The task with limits (B,) and the other tensors of a call."""
+def rules_of(task: SearchTask, tensors: dict, limits) -> dict:
+    """The tensors of `Constraints` by name, of a call with the limits (B,)."""
     num_beams = task.strategy.num_beams
-    prefix, first_beam = tensors.get("prefix_ids"), None
-    if prefix is not None:
+    rules = {"limits": ops.repeat(limits, num_beams, axis=0)}
+    if "uniforms" in tensors:
+        rules["uniforms"] = tensors["uniforms"]
+    if "prefix_ids" in tensors:
         pad_id = task.constraints.model.pad_id
-        prefix = ops.pad(prefix, [(0, 0), (0, 1)], constant_values=pad_id)
-        prefix = ops.repeat(prefix, num_beams, axis=0)
+        prefix = ops.pad(
+            tensors["prefix_ids"], [(0, 0), (0, 1)], constant_values=pad_id
+        )
+        rules["prefix"] = ops.repeat(prefix, num_beams, axis=0)
         if task.strategy.reorders:
-            beams = ops.zeros_like(limits)[:, None] + np.arange(
-                num_beams, dtype="int32"
-            )
-            first_beam = ops.reshape(beams == 0, (-1,))
-    constraints = task.constraints._replace(
-        limits=ops.repeat(limits, num_beams, axis=0),
-        prefix=prefix,
-        first_beam=first_beam,
-        uniforms=tensors.get("uniforms"),
-    )
-    return task._replace(constraints=constraints)
+            beams = np.arange(num_beams, dtype="int32")
+            is_first = ops.zeros_like(limits)[:, None] == beams
+            rules["first_beam"] = ops.reshape(is_first, (-1,))
+    return rules
 
 
 def of_sentences(tensors: dict):

@@ -1,6 +1,5 @@
 """Demo page for models, in the browser. Needs the extra `demo` (Gradio)."""
 
-import functools
 import html
 import math
 import os
@@ -161,12 +160,10 @@ def _translator(gradio, name, translator, text, beams, penalty, button):
         if texts[0]:
             ids = translator.source_ids(lines[:1])[0][0]
             read = translator.source_tokenizer.to_tokens(ids)
-            picture = _whole(
-                plots.attention(
-                    n_best[0][0].attention,
-                    [*read, "</s>"],
-                    [*n_best[0][0].tokens, "</s>"],
-                )
+            picture = plots.attention(
+                n_best[0][0].attention,
+                [*read, "</s>"],
+                [*n_best[0][0].tokens, "</s>"],
             )
             drawn = draw_kernels(text, texts[0], layer)
         return "\n".join(texts), "".join(map(table, n_best)), picture, drawn
@@ -277,10 +274,4 @@ def _kernels(translator, text: str, translation: str, name: str):
     layers = inspection.dynamic_conv_kernels(translator.model, inputs)
     layer = next(layer for layer in layers if layer.name == name)
     side = tokens[name.partition(" ")[0]]
-    return _whole(plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name))
-
-
-def _whole(figure):
-    """The figure as `plots.save_figure` writes it: Gradio's `savefig` cuts labels."""
-    figure.savefig = functools.partial(figure.savefig, bbox_inches="tight")
-    return figure
+    return plots.dynamic_conv_kernels(layer.values[0], side, layer.left, name)

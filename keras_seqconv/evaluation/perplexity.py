@@ -76,10 +76,8 @@ def translation_perplexity(
 
     Args:
         translator: a `keras_seqconv.Translator`, which cuts long sources.
-        sources, translations: lists of equal length, not empty; or a text each.
+        sources, translations: lists of equal length, not empty.
     """
-    if isinstance(sources, str) and isinstance(translations, str):
-        sources, translations = [sources], [translations]
     if len(sources) != len(translations) or not sources:
         raise ValueError(
             "`sources` and `translations` must be of one length, at least 1. "
@@ -179,8 +177,6 @@ def text_perplexity(
             total -= float(log_probs[finite].sum(dtype="float64"))
             tokens += int(finite.sum())
             infinite += int((~finite).sum())
-    if not tokens and not infinite:
-        raise ValueError("The text must hold a token to be scored; it holds none.")
     characters = isinstance(generator.tokenizer, CharacterTokenizer)
     unit = "character" if characters else "token"
     found = TextPerplexity.of(total, tokens, words, infinite, unit)

@@ -314,6 +314,8 @@ def _shown(symbol: str) -> str:
 def _figure(width: float, height: float):
     module = require("matplotlib.figure", "plot")
     figure = module.Figure(figsize=(width, height), layout="constrained")
+    # Also where others save it, such as Gradio: labels would be cut.
+    figure.savefig = functools.partial(figure.savefig, bbox_inches="tight")
     # What a notebook shows of a figure that pyplot does not know.
     figure._repr_png_ = functools.partial(_as_png, figure)
     return figure
@@ -321,7 +323,7 @@ def _figure(width: float, height: float):
 
 def _as_png(figure) -> bytes:
     with io.BytesIO() as stream:
-        figure.savefig(stream, format="png", bbox_inches="tight")
+        figure.savefig(stream, format="png")
         return stream.getvalue()
 
 

@@ -180,7 +180,7 @@ def _write_search(translator, options, folder: Path, quantize, **more) -> None:
     write_graphs(model, folder)
     if quantize is not None:
         quantize_graphs(folder, folder)
-    graphs = OnnxModel(folder).search_graphs(**dataclasses.asdict(options))
+    graphs = OnnxModel(folder).search_graphs(options)
     for name, graph in graphs.items():
         write_file(folder / f"{name}.onnx", graph.SerializeToString())
     (folder / "graphs.json").unlink()

@@ -37,8 +37,7 @@ class Servable:
 
     Args:
         translator: a `Translator` or `LanguageGenerator`.
-        search, max_source_length, tokens_per_batch, xla: see `saved_model`; options
-            by name, None for the translator's.
+        search, max_source_length, tokens_per_batch, xla: see `saved_model`.
 
     Attributes:
         model: the translator's model, without weight normalization.
@@ -117,7 +116,7 @@ class Servable:
 
         def search(ids):
             hypotheses = decoding.beam_search_hypotheses(
-                self.model, **{name: ids}, **vars(self.options)
+                self.model, **{name: ids}, options=self.options
             )
             return hypotheses.ids, hypotheses.scores
 

@@ -7,7 +7,6 @@ from keras_seqconv.layers.conv_modules import GLU as GLU
 from keras_seqconv.layers.conv_modules import DynamicConvModule as DynamicConvModule
 from keras_seqconv.layers.conv_modules import LightConvModule as LightConvModule
 from keras_seqconv.layers.conv_modules import QueryConvModule as QueryConvModule
-from keras_seqconv.layers.conv_modules import SurplusDynamicConv as SurplusDynamicConv
 from keras_seqconv.layers.conv_s2s import ConvS2SAttention as ConvS2SAttention
 from keras_seqconv.layers.conv_s2s import ConvS2SBlock as ConvS2SBlock
 from keras_seqconv.layers.conv_s2s import ScaledResidual as ScaledResidual

@@ -39,8 +39,7 @@ class AdaptiveInput(SequenceLayer):
         pad_id: id whose outputs are zero, or None.
 
     Weights, in this order: `embeddings[i]` (words, D_i), normal with standard deviation
-    D_i^-1/2 (the row of `pad_id` zero), and `projections[i]` (D_i, output_dim), Glorot
-    uniform, for each band i.
+    D_i^-1/2, and `projections[i]` (D_i, output_dim), Glorot uniform, for each band i.
 
     Call arguments:
         inputs: integer tensor (B, T), or of any other rank.
@@ -76,20 +75,16 @@ class AdaptiveInput(SequenceLayer):
         self.embeddings, self.projections = [], []
         for band, (first, end) in enumerate(_ranges(self.cutoffs)):
             dim = self.dims[band]
-            pad_row = None
-            if self.pad_id is not None and first <= self.pad_id < end:
-                pad_row = self.pad_id - first
             table = self.add_weight(
                 name=f"embeddings_{band}",
                 shape=(end - first, dim),
-                initializer=_normal_with_zero_row(dim, pad_row),
+                initializer=keras.initializers.RandomNormal(stddev=dim**-0.5),
                 autocast=False,  # only the rows that are looked up are cast
             )
             self.embeddings.append(table)
             shape = (dim, self.output_dim)
             projection = self.add_weight(shape, name=f"projection_{band}")
             self.projections.append(projection)
-        self.built = True
 
     def call(self, inputs):
         ids = ops.cast(inputs, "int32")
@@ -210,7 +205,7 @@ class AdaptiveSoftmax(SequenceLayer):
                     f"`{name}` must be that of `adaptive_input`. Received: "
                     f"{name}={value}, adaptive_input.{name}={tied_value}"
                 )
-        self._seed_dropout(dropout, seed)
+        self._seed_dropout(dropout)
 
     def build(self, inputs_shape):
         channels = self._accept(inputs_shape, ndim=None)
@@ -386,19 +381,6 @@ def _widths(name, width, factor, number, first=0):
 def _ranges(cutoffs):
     """First id and end of each cluster."""
     return list(zip((0, *cutoffs[:-1]), cutoffs, strict=True))
-
-
-def _normal_with_zero_row(dim, row):
-    """Initializer: normal with standard deviation dim^-1/2, `row` zero unless None."""
-    normal = keras.initializers.RandomNormal(stddev=dim**-0.5)
-
-    def initialize(shape, dtype=None):
-        values = normal(shape, dtype)
-        if row is None:
-            return values
-        return ops.where(ops.arange(shape[0])[:, None] == row, 0.0, values)
-
-    return initialize
 
 
 def _log_softmax(hidden, table):

@@ -16,18 +16,13 @@ from keras_seqconv.layers.sequences import (
     SequenceLayer,
     checked_mask,
     fold_beams,
-    softmax,
     split_positions,
     unfold_beams,
     zero_masked,
 )
 from keras_seqconv.layers.short_conv import make_canon
-from keras_seqconv.ops.fused import nan_in_keys, write_positions
-from keras_seqconv.support.arguments import (
-    check_boolean,
-    check_sequence,
-    check_shape,
-)
+from keras_seqconv.ops.fused import nan_in_keys, softmax, write_positions
+from keras_seqconv.support.arguments import check_boolean, check_sequence, check_shape
 
 # Finite, so that a row without any key gives finite (and then zeroed) probabilities;
 # so large that every float32 logit vanishes beside it.
@@ -112,7 +107,7 @@ class MultiHeadAttention(SequenceLayer):
         super().__init__(**kwargs)
         self._set_arguments(locals())
         self.canon_layer = canon and make_canon(canon, self.dtype_policy)
-        self._seed_dropout(dropout, seed)
+        self._seed_dropout(dropout)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         value_shape = value_shape or inputs_shape
@@ -149,10 +144,8 @@ class MultiHeadAttention(SequenceLayer):
         initializer = keras.initializers.RandomUniform(-limit, limit)
         options = {"name": f"{name}_kernel", **self._kernel_options()}
         kernel = self.add_weight(kernel_shape, initializer, **options)
-        bias = None
-        if self.use_bias:
-            bias = self.add_weight(bias_shape, "zeros", name=f"{name}_bias")
         setattr(self, f"{name}_kernel", kernel)
+        bias = self._bias_weight(bias_shape, name=f"{name}_bias")
         setattr(self, f"{name}_bias", bias)
 
     def call(

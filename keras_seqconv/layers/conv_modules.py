@@ -94,8 +94,7 @@ class _ConvolutionModule(SequenceLayer):
         super().__init__(**kwargs)
         self._set_arguments(locals())
         # Not the numbers that the convolution draws for its DropConnect.
-        shifted = None if self.seed is None else self.seed + 2**16
-        self._seed_dropout(input_dropout, shifted)
+        self._seed_dropout(input_dropout, shift=2**16)
 
     def _make_convolution(self, convolution_class, num_heads, **options):
         if self.weight_dropout_mask is not None:
@@ -279,7 +278,7 @@ class QueryConvModule(_ConvolutionModule):
         self._set_arguments(locals())
         self._gate = check_choice("gate", gate, ("none", "glu", "gau"))
         self.convolution = self._make_convolution(
-            SurplusDynamicConv if compat else DynamicConv,
+            _SurplusDynamicConv if compat else DynamicConv,
             query_groups * num_heads,
             query_groups=query_groups,
         )
@@ -309,14 +308,8 @@ class QueryConvModule(_ConvolutionModule):
         return {"inputs": values, "query": query}
 
 
-@keras.saving.register_keras_serializable(package="keras_seqconv")
-class SurplusDynamicConv(DynamicConv):
-    """`DynamicConv` of branch dev6 for several query groups.
-
-    Each head's softmax is over query_groups * K generated numbers, of which the first
-    K are the kernel (`DDynamicConv`, `num_proj_heads` > 1). With one group it is
-    `DynamicConv`. Arguments as in `DynamicConv`.
-    """
+class _SurplusDynamicConv(DynamicConv):
+    """`compat` of `QueryConvModule` (`DDynamicConv`, `num_proj_heads` > 1)."""
 
     def _taps_generated(self):
         return self.query_groups * self.kernel_size

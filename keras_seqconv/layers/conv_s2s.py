@@ -25,7 +25,7 @@ from keras_seqconv.layers.weight_norm import (
     WeightNormConv1D,
     WeightNormDense,
 )
-from keras_seqconv.ops.fused import gated, wide
+from keras_seqconv.ops.fused import gated, softmax, wide
 from keras_seqconv.support.arguments import check_number, check_sequence
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -64,13 +64,7 @@ class ScaleGradient(SequenceLayer):
 
 
 class _WeightNormalized(SequenceLayer):
-    """A layer of weight-normalized layers, which `fold` makes plain.
-
-    Args:
-        folded: True makes all weights in their plain form, see `WeightNormDense`; this
-            is what a layer saved after `fold()` comes back as.
-        kernel_regularizer, kernel_constraint: of v, see `WeightNormDense`.
-    """
+    """A layer of weight-normalized layers, which `fold` makes plain."""
 
     def __init__(
         self,
@@ -202,7 +196,7 @@ class ConvS2SBlock(_WeightNormalized):
             self.scaled_residual = ScaledResidual(
                 **self._options(), name="scaled_residual"
             )
-        self._seed_dropout(dropout, seed)
+        self._seed_dropout(dropout)
 
     def build(self, input_shape):
         self._accept(input_shape)
@@ -364,7 +358,7 @@ def _softmax(query, keys, keys_mask):
     # where TensorFlow does not compile, and the same under XLA.
     scores = wide(ops.einsum("bte,bse->bts", query, keys))
     if keys_mask is None:
-        return ops.softmax(scores, axis=-1)
+        return softmax(scores)
     mask = ops.expand_dims(keys_mask, axis=1)
-    weights = ops.softmax(ops.where(mask, scores, -1e9), axis=-1)
+    weights = softmax(ops.where(mask, scores, -1e9))
     return ops.where(mask, weights, 0.0)

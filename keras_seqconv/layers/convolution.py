@@ -13,12 +13,12 @@ from keras_seqconv.layers.sequences import (
     ConvolutionLayer,
     KernelOptions,
     LayerOptions,
-    softmax,
     split_positions,
     zero_masked,
 )
 from keras_seqconv.ops import dynamic_conv, light_conv
 from keras_seqconv.ops.convolution import last_outputs
+from keras_seqconv.ops.fused import softmax
 from keras_seqconv.support.arguments import check_sequence, check_shape
 
 
@@ -57,7 +57,7 @@ class _HeadConvolution(ConvolutionLayer):
     ):
         super().__init__(**kwargs)
         self._set_arguments(locals())
-        self._seed_dropout(weight_dropout, seed)
+        self._seed_dropout(weight_dropout)
 
     def _build_channels(self, inputs_shape):
         channels = self._accept(inputs_shape)
@@ -68,7 +68,9 @@ class _HeadConvolution(ConvolutionLayer):
                 f"num_heads={self.num_heads}"
             )
         self.channels = channels
-        self._build_bias()
+        self.bias = self._bias_weight(
+            (channels,), self.bias_initializer, regularizer=self.bias_regularizer
+        )
 
     @property
     def variables(self) -> list:

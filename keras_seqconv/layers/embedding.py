@@ -81,14 +81,8 @@ class TokenEmbedding(SequenceLayer):
             or keras.initializers.RandomNormal(stddev=self.embedding_dim**-0.5),
             autocast=False,  # only the rows that are looked up are cast
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.vocabulary_size,),
-                initializer="zeros",
-                autocast=False,  # added to the logits, which are float32
-            )
+        # Added to the logits, which are float32.
+        self.bias = self._bias_weight((self.vocabulary_size,), autocast=False)
 
     def call(self, inputs, reverse: bool = False, mask=None):
         if not check_boolean("reverse", reverse):

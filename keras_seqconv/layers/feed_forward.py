@@ -69,7 +69,7 @@ class FeedForward(SequenceLayer):
                 "`kernel_initializer` must be an initializer. "
                 "Received: kernel_initializer=None"
             )
-        self._seed_dropout(dropout, seed)
+        self._seed_dropout(dropout)
 
     def build(self, inputs_shape):
         width = self._accept(inputs_shape, ndim=None)
@@ -183,7 +183,7 @@ class Residual(SequenceLayer):
         self.layer_norm = keras.layers.LayerNormalization(
             epsilon=epsilon, dtype=self.dtype_policy, name="layer_norm"
         )
-        self._seed_dropout(dropout, seed)
+        self._seed_dropout(dropout)
 
     def build(self, inputs_shape, value_shape=None, key_shape=None):
         self._accept(inputs_shape, ndim=None)

@@ -167,11 +167,7 @@ def argument_names(layer_class: type) -> list[str]:
 
 
 class SequenceLayer(keras.layers.Layer):
-    """Base layer that keeps mask and shape; its arguments are its configuration.
-
-    Args:
-        **kwargs: `name`, `dtype` and other arguments of `keras.layers.Layer`.
-    """
+    """Base layer that keeps mask and shape; its arguments are its configuration."""
 
     _partners = {}  # further arguments, and those with the same positions
     _quantized = {}  # what `quantized_layers` gives, to be done after `build`
@@ -251,16 +247,22 @@ class SequenceLayer(keras.layers.Layer):
         dense.build(inputs_shape)
         return dense
 
-    def _seed_dropout(self, rate, seed):
+    def _seed_dropout(self, rate, shift: int = 0):
         if rate > 0:
-            seed = plain(seed)
-            seed = seed % 2**32 if isinstance(seed, int) else seed  # as JAX has it
+            seed = self.seed
+            seed = None if seed is None else (seed + shift) % 2**32  # as JAX has it
             self.seed_generator = keras.random.SeedGenerator(seed)
 
     def _dropped(self, inputs, rate, training):
         if not training or rate == 0:
             return inputs
         return dropout(inputs, rate, self.seed_generator)
+
+    def _bias_weight(self, shape, initializer="zeros", name="bias", **options):
+        """A weight of this shape, or None without `use_bias`."""
+        if not self.use_bias:
+            return None
+        return self.add_weight(shape, initializer, name=name, **options)
 
     def _add_bias(self, outputs):
         if self.bias is None:
@@ -330,17 +332,6 @@ class ConvolutionLayer(SequenceLayer):
         """(K - 1) D, the number of earlier inputs that an output reaches."""
         return (self.kernel_size - 1) * self.dilation_rate
 
-    def _build_bias(self):
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias",
-                shape=(self.channels,),
-                initializer=self.bias_initializer,
-                regularizer=self.bias_regularizer,
-                constraint=getattr(self, "bias_constraint", None),
-            )
-
     def _require_causal(self):
         if self.padding != "causal":
             raise ValueError(
@@ -396,15 +387,9 @@ def quantize_layers(layer, quantized: dict) -> None:
 def _mode_or_config(config):
     """The mode alone, if all else is as Keras has it by default."""
     is_supported = config.mode in ("int8", "int4", "float8")
-    if is_supported and _settings(config) == _settings(type(config)()):
+    if is_supported and config.get_config() == type(config)().get_config():
         return config.mode
     return keras.saving.serialize_keras_object(config)
-
-
-def _settings(config):
-    quantizers = config.weight_quantizer, config.activation_quantizer
-    sizes = getattr(config, "block_size", None)
-    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
 
 
 def copied(initializer):
@@ -438,12 +423,6 @@ def checked_mask(name, mask, sizes):
     mask = ops.cast(mask, "bool")
     check_shape(name, mask, sizes, (1, None))
     return mask
-
-
-def softmax(logits):
-    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
-        return ops.ones_like(logits)
-    return ops.softmax(logits, axis=-1)
 
 
 def by_rows(function, inputs):
@@ -493,7 +472,4 @@ def fold_beams(query, memory, num_beams: int | None = None):
 
 def unfold_beams(outputs, inputs):
     """(B, G * n, ...) -> (B * G, n, ...), the rows and positions of `inputs`."""
-    rest = outputs.shape[2:]
-    return split_positions(
-        outputs, inputs, *(ops.shape(outputs)[2:] if None in rest else rest)
-    )
+    return split_positions(outputs, inputs, *ops.shape(outputs)[2:])

@@ -106,7 +106,12 @@ class ShortConv(ConvolutionLayer):
             or keras.initializers.RandomUniform(-limit, limit),
             **self._kernel_options(),
         )
-        self._build_bias()
+        self.bias = self._bias_weight(
+            (self.channels,),
+            self.bias_initializer,
+            regularizer=self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
 
     def _kernel(self):
         kernel, taps = ops.cast(self.kernel, self.compute_dtype), self.kernel_size

@@ -144,10 +144,7 @@ class _WeightNorm(SequenceLayer):
                 initializer=self._norm_of_v,
                 autocast=False,
             )
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=kernel_shape[-1:], initializer=self.bias_initializer
-            )
+        self.bias = self._bias_weight(kernel_shape[-1:], self.bias_initializer)
 
     def _norm_of_v(self, shape, dtype=None):
         """Initializer of g. Keras initializes in order of creation, so v has values

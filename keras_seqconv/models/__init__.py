@@ -65,8 +65,7 @@ def from_preset(
     """
     preset = preset_of(name)
     model = CLASSES[preset.model]
-    allowed = {*inspect.signature(model.__init__).parameters, "dtype"}
-    allowed -= {"self", "kwargs"}
+    allowed = {*inspect.signature(model.__init__).parameters} - {"self"}
     for key in overrides:
         if key not in allowed:
             raise ValueError(

@@ -23,19 +23,11 @@ def configuration_of(arguments: dict) -> dict:
     """The arguments of a model's constructor, its `locals()`, as JSON can hold them.
 
     Raises:
-        TypeError: for unknown ones among its `**kwargs`, `name` and `dtype`.
         ValueError: for wrong vocabulary sizes, special ids, seed or dtype, which all
             models have.
     """
-    hidden = ("self", "kwargs", "__class__")
-    config = {key: value for key, value in arguments.items() if key not in hidden}
-    config |= {"name": None, "dtype": None, **arguments["kwargs"]}
-    config = plain(config)
-    for key in set(arguments["kwargs"]) - {"name", "dtype"}:
-        raise TypeError(
-            f"{type(arguments['self']).__name__}() got an unexpected keyword "
-            f"argument '{key}'. Received: {key}={config[key]!r}"
-        )
+    hidden = ("self", "__class__")
+    config = plain({k: value for k, value in arguments.items() if k not in hidden})
     ids = config["special_ids"] or {}
     if not isinstance(ids, dict) or not set(ids) <= set(SPECIAL_IDS):
         raise ValueError(
@@ -58,9 +50,7 @@ def configuration_of(arguments: dict) -> dict:
         )
     if config["seed"] is not None:
         check_integer("seed", config["seed"], 0)
-    policy = keras.dtype_policies.get(
-        keras.config.dtype_policy() if config["dtype"] is None else config["dtype"]
-    )
+    policy = keras.dtype_policies.get(config["dtype"])  # None: the global one
     if isinstance(policy, keras.dtype_policies.QuantizedDTypePolicy):
         raise ValueError(
             "`dtype` must be no quantized policy: call `quantize` of the model. "

@@ -4,8 +4,6 @@ Letters: B sentences, S source time, T target time, C channels, E embedding widt
 V vocabulary (of the target).
 """
 
-from typing import Unpack
-
 import keras
 from keras import ops
 
@@ -18,14 +16,12 @@ from keras_seqconv.models.gated_stack import (
     parse_convolutions,
     weight_normed,
 )
-from keras_seqconv.models.sequence_model import (
-    ModelOptions,
-    beams_of,
-)
+from keras_seqconv.models.sequence_model import beams_of
 from keras_seqconv.models.stacks import (
     SIDES,
     make_adaptive_softmax,
     make_seeds,
+    of_layers,
     of_side,
 )
 from keras_seqconv.support.arguments import check_boolean, check_integer
@@ -39,9 +35,7 @@ class ConvS2S(WeightNormalizedModel):
 
         logits = model({"source_ids": (B, S), "target_ids": (B, T)})   (B, T, V) float32
 
-    `target_ids` are the decoder's inputs: the start token and the target without its
-    end. Padding follows from the ids and changes no result, on either side
-    of a source and to the right of a target.
+    Inputs and padding as in `EncoderDecoder`.
 
     The gradient that reaches the encoder is divided by twice the number of attention
     layers. All weights but the embeddings are weight-normalized until `fold`.
@@ -66,7 +60,7 @@ class ConvS2S(WeightNormalizedModel):
         positions: learned position embeddings on both sides; False for none.
         max_length: rows of the position tables (sides).
         folded: whether to make plain weights, as in models that are saved after `fold`.
-        special_ids, seed, **kwargs: see `EncoderDecoder`.
+        special_ids, seed, name, dtype: see `EncoderDecoder`.
 
     Raises:
         ValueError: an argument breaks these rules.
@@ -102,7 +96,8 @@ class ConvS2S(WeightNormalizedModel):
         folded: bool = False,
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[ModelOptions],
+        name: str | None = None,
+        dtype=None,
     ):
         config = configuration_of(locals())
         for name in ("dropout", "output_dim", "share_output_embedding"):
@@ -126,7 +121,13 @@ class ConvS2S(WeightNormalizedModel):
             parse_convolutions(of_side("convolutions", convolutions, side))
             for side in SIDES
         )
-        attentions = _attentions(attention, len(target_layers))
+        attentions = of_layers("attention", attention, len(target_layers))
+        attentions = [check_boolean("attention", attends) for attends in attentions]
+        if not any(attentions):
+            raise ValueError(
+                "`attention` must be True for at least one decoder layer. "
+                f"Received: attention={attention!r}"
+            )
         dtype = config["dtype"]
         plain = {"folded": folded, "dtype": dtype}
         shared = {"dropout": dropout, "seeds": make_seeds(seed), "dtype": dtype}
@@ -216,19 +217,6 @@ class ConvS2S(WeightNormalizedModel):
         return x, sum(weights) / len(self.decoder_blocks) if look else None
 
 
-def _attentions(attention, num_layers):
-    """One bool for each decoder layer."""
-    wanted = [attention] * num_layers if isinstance(attention, bool) else attention
-    right = isinstance(wanted, (list, tuple)) and len(wanted) == num_layers
-    if not right or not all(isinstance(x, bool) for x in wanted) or not any(wanted):
-        raise ValueError(
-            "`attention` must be True or a list of one bool for each of the "
-            f"{num_layers} decoder layers, at least one of them True. "
-            f"Received: attention={attention!r}"
-        )
-    return list(wanted)
-
-
 @keras.saving.register_keras_serializable(package="keras_seqconv")
 class ConvLanguageModel(WeightNormalizedModel):
     """Gated convolutional language model.
@@ -250,7 +238,7 @@ class ConvLanguageModel(WeightNormalizedModel):
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0};
             it takes the outputs of the last convolution.
         folded: whether to make plain weights, as in models that are saved after `fold`.
-        special_ids, seed, **kwargs: see `EncoderDecoder`.
+        special_ids, seed, name, dtype: see `EncoderDecoder`.
 
     Raises:
         ValueError: an argument breaks these rules.
@@ -265,8 +253,6 @@ class ConvLanguageModel(WeightNormalizedModel):
     ```
     """
 
-    _input, _output = "input_dense", "feature_dense"
-
     def __init__(
         self,
         vocabulary_size: int,
@@ -278,7 +264,8 @@ class ConvLanguageModel(WeightNormalizedModel):
         folded: bool = False,
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[ModelOptions],
+        name: str | None = None,
+        dtype=None,
     ):
         config = configuration_of(locals())
         checked("dropout", dropout)
@@ -289,13 +276,13 @@ class ConvLanguageModel(WeightNormalizedModel):
             vocabulary_size, embedding_dim, name="target_embedding", **shared
         )
         layers = parse_convolutions(convolutions)
-        self.input_dense = weight_normed(layers[0].channels, dropout, **plain)
+        self.decoder_input = weight_normed(layers[0].channels, dropout, **plain)
         self.decoder_blocks = gated_stack.make_gated_blocks(
             layers, padding="causal", folded=folded, **shared
         )
         self.adaptive_softmax = make_adaptive_softmax(config, seeds)
         if self.has_logits:
-            self.feature_dense = weight_normed(embedding_dim, **plain)
+            self.decoder_output = weight_normed(embedding_dim, **plain)
             self.output_dropout = keras.layers.Dropout(
                 dropout, seed=next(seeds), dtype=dtype
             )

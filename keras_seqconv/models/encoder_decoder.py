@@ -4,19 +4,13 @@ Letters: B sentences, S source time, T target time, C channels, V target vocabul
 G beams of a sentence, n new positions of a step.
 """
 
-from typing import Unpack
-
 import keras
 from keras import ops
 
 from keras_seqconv.layers import AdaptiveInput
 from keras_seqconv.models import stacks
 from keras_seqconv.models.configuration import configuration_of
-from keras_seqconv.models.sequence_model import (
-    ModelOptions,
-    SequenceModel,
-    beams_of,
-)
+from keras_seqconv.models.sequence_model import SequenceModel, beams_of
 from keras_seqconv.support.arguments import check_boolean, check_choice, check_integer
 
 # Options that may differ between encoder and decoder.
@@ -84,8 +78,8 @@ class EncoderDecoder(SequenceModel):
         activation: activation of the position-wise networks.
         special_ids: ids of "pad", "start", "end" and "unk" other than fairseq's.
         seed: seed of all dropouts, an integer or None.
-        **kwargs: `name`, and `dtype`, the dtype or policy of all layers. Logits are
-            float32 under mixed policies.
+        name: name of the model.
+        dtype: dtype or policy of all layers. Logits are float32 under mixed policies.
 
     Raises:
         ValueError: an argument breaks these rules.
@@ -132,7 +126,8 @@ class EncoderDecoder(SequenceModel):
         activation: str = "relu",
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[ModelOptions],
+        name: str | None = None,
+        dtype=None,
     ):
         config = configuration_of(locals())
         check_choice("share_embeddings", share_embeddings, ("none", "decoder", "all"))
@@ -229,15 +224,15 @@ class LanguageModel(SequenceModel):
 
     Logits at position t predict the token after `target_ids[:, : t + 1]`. With
     `adaptive_softmax` the model returns features (B, T, C) for
-    `log_prob(features, ids)` and `negative_log_likelihood(features, labels)`, so
-    training never makes a tensor (B, T, V).
+    `log_prob(features, ids)`, so training never makes a tensor (B, T, V).
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.
         num_layers: number of blocks.
         hidden_dim, intermediate_dim, num_heads, mixer, kernel_sizes, canon: see
             `EncoderDecoder`; so are the dropouts, `normalize_first`, `final_norm`,
-            `positions`, `embedding_dim`, `activation`, `special_ids` and `seed`.
+            `positions`, `embedding_dim`, `activation`, `special_ids`, `seed`, `name`
+            and `dtype`.
         output_dim: width of the inputs of the output matrix; C by default.
         share_embeddings: whether input and output share one matrix.
         adaptive_softmax: None, or {"cutoffs": [...], "factor": 4.0, "dropout": 0.0},
@@ -288,7 +283,8 @@ class LanguageModel(SequenceModel):
         activation: str = "relu",
         special_ids: dict | None = None,
         seed: int | None = None,
-        **kwargs: Unpack[ModelOptions],
+        name: str | None = None,
+        dtype=None,
     ):
         config = configuration_of(locals())
         check_integer("num_layers", num_layers, 1, stacks.MOST_LAYERS)
@@ -336,25 +332,15 @@ def _check_sharing(config):
     """ValueError for options of sharing that exclude each other."""
     names = "share_embeddings", "tie_adaptive_weights", "tie_adaptive_projections"
     share, weights, projections = (check_boolean(x, config[x]) for x in names)
-    adaptive = config["adaptive_softmax"], config["adaptive_input"]
-    for is_wrong, rule in (
-        (
-            share and any(adaptive),
-            "`share_embeddings` is for plain embeddings; adaptive ones share by "
-            "`tie_adaptive_weights`",
-        ),
-        (
-            weights and not all(adaptive),
-            "`tie_adaptive_weights` needs `adaptive_softmax` and `adaptive_input`",
-        ),
-        (
-            projections and not weights,
-            "`tie_adaptive_projections` needs `tie_adaptive_weights`",
-        ),
-    ):
-        if is_wrong:
-            raise ValueError(
-                f"{rule}. Received: {names[0]}={share}, {names[1]}={weights}, "
-                f"{names[2]}={projections}, adaptive_softmax={adaptive[0]}, "
-                f"adaptive_input={adaptive[1]}"
-            )
+    names = (*names, "adaptive_softmax", "adaptive_input")
+    adaptive = [config[name] for name in names[3:]]
+    if share and any(adaptive):
+        rule = "`share_embeddings` excludes adaptive layers; set `tie_adaptive_weights`"
+    elif weights and not all(adaptive):
+        rule = "`tie_adaptive_weights` needs `adaptive_softmax` and `adaptive_input`"
+    elif projections and not weights:
+        rule = "`tie_adaptive_projections` needs `tie_adaptive_weights`"
+    else:
+        return
+    received = ", ".join(f"{name}={config[name]}" for name in names)
+    raise ValueError(f"{rule}. Received: {received}")

@@ -6,6 +6,7 @@ Letters: B batch, T time, C channels, E embedding width.
 import ast
 import dataclasses
 import itertools
+import json
 import reprlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -186,11 +187,7 @@ def make_gated_blocks(
 
 
 def run_gated_blocks(blocks: list[GatedBlock], x, mix, attend=None):
-    """x (B, T, C) through all blocks.
-
-    The one loop of the full and of the incremental pass, which differ in how they
-    convolve (`mix(mixer, x)`) and attend to the source (`attend(attention, x)`).
-    """
+    """x (B, T, C) through all blocks, with functions as in `stacks.run_blocks`."""
     outputs = [x]
     for block in blocks:
         x = mix(block.mixer, outputs[-1])
@@ -243,31 +240,27 @@ def weight_normed(units: int, dropout: float = 0.0, **plain) -> WeightNormDense:
 class WeightNormalizedModel(SequenceModel):
     """A model of weight-normalized layers, which `fold` makes plain."""
 
-    # Names of the layers in front of the blocks of the decoder and behind them.
-    _input, _output = "decoder_input", "decoder_output"
-
     # Of the steps, see `SequenceModel`.
 
     def _advance(self, x, mix, state, look: bool, attend=None) -> tuple:
-        x = getattr(self, self._input)(x)
+        x = self.decoder_input(x)
         return run_gated_blocks(self.decoder_blocks, x, mix, attend), None
 
     def _head(self, x):
         if not self.has_logits:
             return x
-        x = self.output_dropout(getattr(self, self._output)(x))
+        x = self.output_dropout(self.decoder_output(x))
         if self.output_dense is not None:
             return wide(self.output_dense(x))
         return self.target_embedder.tokens(x, reverse=True)
 
     def _step_layers(self) -> list:
-        layers = [getattr(self, self._input)]
+        layers = [self.decoder_input]
         for block in self.decoder_blocks:
             layers += [block.mixer, block.attention, block.residual]
         if self.has_logits:
-            layers += [getattr(self, self._output), self.output_dense]
-            if self.output_dense is None:
-                layers.append(self.target_embedder.tokens)
+            output = self.output_dense or self.target_embedder.tokens
+            layers += [self.decoder_output, output]
         inner = (layer._flatten_layers() for layer in layers if layer is not None)
         inner = itertools.chain.from_iterable(inner)
         return [layer for layer in inner if hasattr(layer, "step_kernel")]
@@ -281,7 +274,7 @@ class WeightNormalizedModel(SequenceModel):
         for layer in self.layers:
             if hasattr(layer, "fold"):
                 layer.fold()
-        self._update_config(folded=True)
+        self._config = json.dumps({**json.loads(self._config), "folded": True})
 
     def quantize(self, *args, **kwargs) -> None:
         """Raises an error: Keras quantizes `Dense` layers, which this model lacks."""

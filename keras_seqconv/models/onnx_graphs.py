@@ -7,9 +7,10 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_seqconv.models.configuration import SPECIAL_IDS, folded
+from keras_seqconv.decoding.onnx_graph import OPSET
+from keras_seqconv.models.configuration import folded
 from keras_seqconv.models.onnx_rewriting import tidied
-from keras_seqconv.runtime.graph_files import OPSET, write_graph_files
+from keras_seqconv.runtime.graph_files import ATTRIBUTES, write_graph_files
 from keras_seqconv.support import onnx, onnxruntime, require, require_tensorflow, tf
 
 
@@ -40,19 +41,9 @@ def write_graphs(
         )
     model, folder = folded(model.in_float32()), Path(folder)
     start, step = _traced(model)
-    notes = _notes(model) | {"quantization": None, "weights_digest": weights_digest}
+    notes = {name: getattr(model, name) for name in ATTRIBUTES}
+    notes |= {"quantization": None, "weights_digest": weights_digest}
     write_graph_files(folder, start, step, notes)
-
-
-def _notes(model) -> dict:
-    return {
-        "has_source": model.has_source,
-        "special_ids": {name: getattr(model, f"{name}_id") for name in SPECIAL_IDS},
-        "target_vocabulary_size": model.target_vocabulary_size,
-        "source_vocabulary_size": model.source_vocabulary_size,
-        "max_source_length": model.max_source_length,
-        "max_target_length": model.max_target_length,
-    }
 
 
 def named(parts: dict) -> dict:

@@ -6,6 +6,7 @@ away and add its time axis of length 1, for which products and ONNX have no use.
 
 import numpy as np
 
+from keras_seqconv.decoding.onnx_graph import needed_nodes, outer_names
 from keras_seqconv.support import onnx
 
 # What gives the same with one axis less, other than the last.
@@ -21,7 +22,8 @@ def tidied(model):
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _move_reshapes(model.graph)
     _add_in_normalization(model.graph)
-    _drop_unused(model.graph)
+    kept, _ = needed_nodes(model.graph.node, [x.name for x in model.graph.output])
+    _replace_nodes(model.graph, kept)
     del model.graph.value_info[:]
     return model
 
@@ -32,7 +34,7 @@ def _move_reshapes(graph) -> None:
     Where it meets its reverse, both are gone.
     """
     constants, sizes = _constants(graph), _sizes(graph)
-    kept = {value.name for value in graph.output}.union(*map(_outer_names, graph.node))
+    kept = {value.name for value in graph.output}.union(*map(outer_names, graph.node))
     roots = {}  # name -> what was reshaped to it
     views = {}  # name -> (source, shape): where that has the same last axis
     same, nodes = {}, []
@@ -128,7 +130,7 @@ def _add_in_normalization(graph) -> None:
     vectors = {tensor.name for tensor in graph.initializer if len(tensor.dims) == 1}
     users = {}
     for node in graph.node:
-        for name in node.input:
+        for name in (*node.input, *outer_names(node)):
             users.setdefault(name, []).append(node)
     outputs = {value.name for value in graph.output}
     for node in graph.node:
@@ -164,26 +166,6 @@ def _sizes(graph) -> dict:
     }
 
 
-def _replace_nodes(graph, nodes) -> None:
-    nodes = list(nodes)
+def _replace_nodes(graph, nodes: list) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _drop_unused(graph) -> None:
-    """Drops operations that no output depends on: ONNX Runtime runs them."""
-    used, kept = {value.name for value in graph.output}, []
-    for node in reversed(graph.node):
-        if used.intersection(node.output):
-            kept.append(node)
-            used.update(node.input)
-            used.update(_outer_names(node))
-    _replace_nodes(graph, reversed(kept))
-
-
-def _outer_names(node) -> set:
-    """Names that the graphs inside of a node use."""
-    graphs = [part.g for part in node.attribute if part.HasField("g")]
-    nodes = [part for graph in graphs for part in graph.node]
-    names = {value.name for graph in graphs for value in graph.output}
-    return names.union(*(part.input for part in nodes), *map(_outer_names, nodes))

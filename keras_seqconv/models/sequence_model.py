@@ -3,7 +3,6 @@
 import json
 import random
 import warnings
-from typing import Any, TypedDict
 
 import keras
 from keras import ops
@@ -13,13 +12,6 @@ from keras_seqconv.models.configuration import changes_of, repeat
 from keras_seqconv.models.token_training import TokenTrainedModel
 from keras_seqconv.support import require_tensorflow
 from keras_seqconv.support.arguments import check_keys, check_shape
-
-
-class ModelOptions(TypedDict, total=False):
-    """Arguments of `keras.Model` that models take, for type checkers."""
-
-    name: str | None
-    dtype: Any
 
 
 class SequenceModel(TokenTrainedModel):
@@ -70,6 +62,13 @@ class SequenceModel(TokenTrainedModel):
         """Makes the graph. config: `configuration_of` the constructor's arguments."""
         for name, number in config["special_ids"].items():
             setattr(self, f"{name}_id", number)
+        target = self.target_embedder
+        source = self.source_embedder if self.has_source else None
+        self.target_vocabulary_size = target.tokens.vocabulary_size
+        self.max_target_length = target.max_length
+        self.source_vocabulary_size = source.tokens.vocabulary_size if source else None
+        self.max_source_length = source.max_length if source else None
+        self.has_one_table = source is not None and source.tokens is target.tokens
         inputs, encoded = {}, ()
         if self.has_source:
             ids = keras.Input((None,), dtype="int32", name="source_ids")
@@ -100,27 +99,6 @@ class SequenceModel(TokenTrainedModel):
         return outputs if self.has_logits else self.adaptive_softmax(outputs)
 
     # --- Steps ---
-
-    @property
-    def target_vocabulary_size(self) -> int:
-        return self.target_embedder.tokens.vocabulary_size
-
-    @property
-    def max_target_length(self) -> int | None:
-        return self.target_embedder.max_length
-
-    @property
-    def source_vocabulary_size(self) -> int | None:
-        return self.source_embedder.tokens.vocabulary_size if self.has_source else None
-
-    @property
-    def max_source_length(self) -> int | None:
-        return self.source_embedder.max_length if self.has_source else None
-
-    @property
-    def has_one_table(self) -> bool:
-        tokens = self.target_embedder.tokens
-        return self.has_source and self.source_embedder.tokens is tokens
 
     def get_initial_state(
         self,
@@ -241,10 +219,6 @@ class SequenceModel(TokenTrainedModel):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* does not have a `quantize` method")
             super().quantize(*args, **kwargs)
-
-    def _update_config(self, **arguments) -> None:
-        """Note arguments that would make the model as it is now."""
-        self._config = json.dumps({**json.loads(self._config), **arguments})
 
     def export(self, filepath, format: str = "tf_saved_model", **kwargs) -> None:
         """Write the model as Keras does; for other runtimes always in float32.

@@ -31,12 +31,7 @@ from keras_seqconv.layers import (
     Residual,
     TokenEmbedding,
 )
-from keras_seqconv.layers.sequences import (
-    argument_names,
-    by_rows,
-    checked,
-    zero_masked,
-)
+from keras_seqconv.layers.sequences import argument_names, by_rows, checked, zero_masked
 from keras_seqconv.ops.fused import wide
 from keras_seqconv.support.arguments import check_choice, check_integer, plain
 

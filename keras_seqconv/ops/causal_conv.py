@@ -82,7 +82,7 @@ def causal_conv1d(
     ```
     """
     operation = _CausalConv1D(activation, return_final_state, dilation)
-    further = bias, residual, initial_state, segment_ids, mask
+    further = bias, residual, initial_state, segment_ids, mask, None
     return applied(operation, inputs, kernel, *map(as_tensor, further))
 
 
@@ -146,32 +146,23 @@ class _CausalConv1D(keras.Operation):
             "mask": (batch, length),
             "lengths": (batch,),
         }
-        for tensor, (name, sizes) in zip(further, shapes.items(), strict=False):
+        for tensor, (name, sizes) in zip(further, shapes.items(), strict=True):
             if tensor is not None:
                 check_shape(name, tensor, sizes)
         return history
 
     def compute_output_spec(self, inputs, kernel, *further):
-        outputs = light_conv(inputs, kernel, "causal", self.dilation)
-        state_shape = list(inputs.shape)
-        state_shape[1] = self._history(inputs, kernel, *further)
-        state = keras.KerasTensor(state_shape, outputs.dtype)
+        history = self._history(inputs, kernel, *further)
+        batch, length, channels = inputs.shape
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        outputs = keras.KerasTensor((batch, length, channels), dtype)
+        state = keras.KerasTensor((batch, history, channels), dtype)
         return (outputs, state) if self.return_final_state else outputs
 
-    def call(
-        self,
-        inputs,
-        kernel,
-        bias,
-        residual,
-        initial_state,
-        segment_ids,
-        mask,
-        lengths=None,
-    ):
+    def call(self, inputs, kernel, *further):
         inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
-        further = bias, residual, initial_state, segment_ids, mask, lengths
         history = self._history(inputs, kernel, *further)
+        bias, residual, initial_state, segment_ids, mask, lengths = further
         if segment_ids is not None and segment_ids.shape[1] == 0:
             segment_ids = None  # no position, no segment
         if lengths is not None:

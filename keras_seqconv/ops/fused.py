@@ -33,9 +33,10 @@ def wide(values):
     return ops.cast(values, keras.backend.result_type(values.dtype, "float32"))
 
 
-# Reads at indices that are inside of an axis. `keras.ops.take` and `take_along_axis`
-# also take negative indices, for which TensorFlow runs 4 and 20 operations more: in a
-# step of a search they cost as much as its products.
+def softmax(logits):
+    if logits.shape[-1] == 1:  # Keras warns about this one: it is meant here
+        return ops.ones_like(logits)
+    return ops.softmax(logits, axis=-1)
 
 
 def gated(inputs, gate: str):
@@ -47,6 +48,11 @@ def gated(inputs, gate: str):
     if gate == "gau":
         values = ops.tanh(values)
     return ops.cast(values * ops.sigmoid(gates), inputs.dtype)
+
+
+# Reads at indices that are inside of an axis. `keras.ops.take` and `take_along_axis`
+# also take negative indices, for which TensorFlow runs 4 and 20 operations more: in a
+# step of a search they cost as much as its products.
 
 
 def take(x, indices, axis: int = 0):
@@ -61,6 +67,26 @@ def take_each(x, indices):
     if keras.backend.backend() != "tensorflow":
         return ops.take_along_axis(x, indices, axis=1)
     return tf.gather(x, indices, axis=1, batch_dims=1)
+
+
+def take_in_rows(x, indices):
+    """x (R, N, C), indices (R, n) -> (R, n, C)."""
+    count, size = x.shape[1:]
+    rows = ops.arange(ops.shape(x)[0], dtype="int32")
+    return take(ops.reshape(x, (-1, size)), indices + rows[:, None] * count)
+
+
+def float32_logits(logits):
+    """Logits that TensorFlow does not cast again for each use.
+
+    Its optimizer moves a cast from bfloat16 behind every reshaping of the result, and
+    the passes over the logits would read a copy each, (R, V) float32. It does not look
+    past `ensure_shape`, which moves no data.
+    """
+    logits = ops.cast(logits, "float32")
+    if keras.backend.backend() != "tensorflow":
+        return logits
+    return tf.ensure_shape(logits, logits.shape)
 
 
 def split_not_finite(values):
@@ -343,7 +369,7 @@ def _blockwise_gradient(upstream, hidden, table, labels, order, first, count, si
         inputs = ops.take(hidden, source, 0)
         logits = wide(ops.einsum("nd,ld->nl", inputs, table))
         scale = ops.where(real, ops.take(upstream, source, 0), 0.0)
-        logits = ops.cast(ops.softmax(logits, axis=-1) * -scale[:, None], dtype)
+        logits = ops.cast(softmax(logits) * -scale[:, None], dtype)
         by_table += ops.cast(ops.einsum("nl,nd->ld", logits, inputs), by_table.dtype)
         return put(by_hidden, ops.matmul(logits, table)), by_table
 

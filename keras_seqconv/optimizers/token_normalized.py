@@ -218,10 +218,8 @@ class TokenNormalized(keras.optimizers.Optimizer):
         """`apply_sums` for JAX: from values of `self.variables` and of the weights to
         new ones, `(trainable_variables, optimizer_variables)`."""
         trained = [v for v in self._trainable_variables if v.trainable]
-        variables, gradients = (
-            [*trained, *self.variables],
-            self._all_gradients(gradients),
-        )
+        variables = [*trained, *self.variables]
+        gradients = self._all_gradients(gradients)
         values = [*trainable_variables, *optimizer_variables]
         pairs = list(zip(variables, values, strict=True))
         tokens = ops.cast(tokens, "float32")

@@ -231,11 +231,7 @@ class NAG(keras.optimizers.Optimizer):
         tf.cond(rate > 0, apply, lambda: self.assign(slot, tf.zeros_like(gradient)))
 
     def get_config(self) -> dict:
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "weight_decay": self.weight_decay or 0.0,
-        }
+        return {**super().get_config(), "momentum": self.momentum}
 
 
 def _handle(variable):

@@ -7,7 +7,7 @@
 | `step.onnx`   | ids (R, 1) int32, the state -> logits (R, V), attention (R, S),   |
 |               | the next state                                                    |
 | `weights.bin` | the weights of both, each once                                    |
-| `graphs.json` | special ids and limits of the model, digest of its weights        |
+| `graphs.json` | `ATTRIBUTES` of the model, digest of its weights                  |
 
 R = B * G rows, G beams of each of B sentences. Parts of the state are `shared_0`, ...
 (B rows, the same in all steps) and `beams_0`, ... (B rows before the first step, R in
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_seqconv.decoding.onnx_graph import OPSET
 from keras_seqconv.support import onnx
 from keras_seqconv.support.files import (
     check_version,
@@ -32,7 +31,12 @@ from keras_seqconv.support.files import (
     write_json,
 )
 
-FORMAT = 1  # of `graphs.json` and the inputs and outputs
+FORMAT = 2  # of `graphs.json` and the inputs and outputs
+# Of a model, in `graphs.json`.
+ATTRIBUTES = (
+    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size",
+    "max_target_length", "has_source", "source_vocabulary_size", "max_source_length",
+)  # fmt: skip
 _GRAPHS = ("start", "step")
 _INLINE = 1024  # bytes of the largest tensors that stay in the graph
 _ALIGNMENT = 64  # bytes
@@ -68,11 +72,6 @@ def read_graph_files(folder: str | os.PathLike) -> tuple:
     check_version(notes, folder / "graphs.json", FORMAT, key="format")
     with naming_file(folder / "step.onnx", "is damaged"):
         step = onnx.load(folder / "step.onnx", load_external_data=False)
-    opset = max((x.version for x in step.opset_import if not x.domain), default=None)
-    if opset != OPSET:
-        raise ValueError(
-            f"{folder / 'step.onnx'}: the opset must be {OPSET}. Received: {opset}"
-        )
     with naming_file(folder / "weights.bin", "is damaged"):
         weights = {
             weight.name: _mapped(weight, folder)
@@ -127,13 +126,8 @@ def _share_weights(*graphs) -> bytes:
                 continue
             if tensor.name in factors and _digest(values.T) in places:
                 values = values.T
-                tensor.dims[:] = values.shape
                 for node in factors[tensor.name]:
-                    kept = [
-                        attribute
-                        for attribute in node.attribute
-                        if attribute.name != "transB"
-                    ]
+                    kept = [part for part in node.attribute if part.name != "transB"]
                     turned = [*kept, onnx.helper.make_attribute("transB", 1)]
                     del node.attribute[:]
                     node.attribute.extend(turned)
@@ -143,13 +137,11 @@ def _share_weights(*graphs) -> bytes:
                 content.extend(bytes(-len(content) % _ALIGNMENT))
                 places[key] = len(content)
                 content.extend(values.tobytes())
-            place = {"location": "weights.bin", "offset": places[key]}
-            place["length"] = values.nbytes
-            for field in ("raw_data", "float_data", "int32_data", "int64_data"):
-                tensor.ClearField(field)
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            for name, value in place.items():
-                tensor.external_data.add(key=name, value=str(value))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            onnx.external_data_helper.set_external_data(
+                tensor, "weights.bin", places[key], values.nbytes
+            )
+            tensor.ClearField("raw_data")
     return bytes(content)
 
 

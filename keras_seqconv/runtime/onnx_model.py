@@ -39,19 +39,19 @@ from keras_seqconv.decoding.tasks import (
     check_tensors,
     limits_of,
     of_sentences,
+    rules_of,
     task_of,
-    with_rules,
 )
-from keras_seqconv.runtime.graph_files import quantize_graphs, read_graph_files
+from keras_seqconv.runtime.graph_files import (
+    ATTRIBUTES,
+    quantize_graphs,
+    read_graph_files,
+)
 from keras_seqconv.support import onnx, onnxruntime, require
 from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import naming_file
 
 _KEPT = 8  # graphs of steps, those made last
-_ATTRIBUTES = (
-    "pad_id", "start_id", "end_id", "unk_id", "target_vocabulary_size",
-    "max_target_length", "has_source", "source_vocabulary_size", "max_source_length",
-)  # fmt: skip
 
 
 class OnnxModel:
@@ -88,7 +88,7 @@ class OnnxModel:
         self._weights = {n: x for member in members for n, x in member.weights.items()}
         digests = [f"{x.weights_digest} {x.quantization}" for x in members]
         self.digest = ", ".join(digests)
-        for name in _ATTRIBUTES:
+        for name in ATTRIBUTES:
             setattr(self, name, getattr(self._model, name))
         self._programs, self._making = {}, threading.Lock()
 
@@ -122,7 +122,7 @@ class OnnxModel:
         """See `keras_seqconv.decoding.score`: a search that is forced to the targets.
 
         Targets are (B, T). The search goes on after one without an end token, so the
-        score is that of the target's own tokens.
+        `scores` are those of the targets' own tokens, and the rest that of the search.
         """
         check_tensors(self, {"target_ids": target_ids})
         options = BeamOptions(
@@ -140,24 +140,12 @@ class OnnxModel:
         sums = np.where(own, positional, 0.0).sum(axis=-1)
         scores = sums / options.length_divisor(own.sum(axis=-1))
         # Where a token has no log-probability, the search has found nothing.
-        exists = found.lengths > 0
-        return found._replace(
-            scores=np.where(exists, scores, np.nan),
-            positional_scores=np.where(
-                exists[..., None], found.positional_scores, np.nan
-            ),
-        )
+        return found._replace(scores=np.where(found.lengths > 0, scores, np.nan))
 
     def stream_ids(
         self, prefix_ids: list[int], seed: tuple[int, int], options: SampleOptions
     ) -> Iterator[int]:
-        """The tokens after a prefix as they are drawn, without the end token.
-
-        Args:
-            prefix_ids: first tokens of the text.
-            seed: two integers.
-            options: of the draw.
-        """
+        """The tokens after a prefix as they are drawn, without the end token."""
         prefix = np.array([prefix_ids or [self.pad_id]])
         steps, *_ = self._begun(options, None, prefix, [seed])  # or an error, now
 
@@ -170,18 +158,15 @@ class OnnxModel:
 
         return drawn()
 
-    def search_graphs(self, **options) -> dict:
+    def search_graphs(self, options: BeamOptions) -> dict:
         """The graphs of a beam search, see `keras_seqconv.export.onnx`.
-
-        Args:
-            **options: of `BeamOptions`.
 
         Returns:
             `onnx.ModelProto` of "start", "step" and "end", whose weights stay in the
             file that the folder has.
         """
-        options, graph = BeamOptions.from_names(options), Graph()
-        options.check_model(self)
+        options.check_model(self, self.has_source)
+        graph = Graph()
         source = graph.input("source_ids", "int64", (None, None))
         task, common, rows, sentences = self._before(options, {"source_ids": source})
         step, _ = _step_graph(task, common, rows, sentences)
@@ -217,7 +202,7 @@ class OnnxModel:
     def _begun(self, options, source_ids, prefix_ids, seeds) -> tuple:
         """An iterator over the steps; task, rows and sentences before the first one."""
         check_source(self, source_ids)
-        options.check_model(self)
+        options.check_model(self, self.has_source)
         tensors = {"source_ids": source_ids, "prefix_ids": prefix_ids}
         tensors = {
             name: np.asarray(ids).astype("int64")
@@ -239,11 +224,11 @@ class OnnxModel:
             draws = [uniforms(seed, shape).T for seed in seeds]
             tensors = tensors | {"uniforms": np.concatenate(draws)}
         task = task_of(self._model, options, tensors)
-        task = with_rules(task, tensors, ops.cast(limits, "int64"))
+        rules = rules_of(task, tensors, ops.cast(limits, "int64"))
         source = of_sentences(tensors)
         source = source if self.has_source else source[:, :0]
         state = self._model.get_initial_state(source, task.strategy.num_beams)
-        return task, *begin(task, state, longest + 1)
+        return task, *begin(task, rules, state, longest + 1)
 
     def _program(self, options, common, rows, sentences) -> "_Program":
         """The program of a step, made once for options and kinds of tensors."""
@@ -273,8 +258,7 @@ class _ModelGraphs:
         self._folder, self._prefix = folder, prefix
         notes, self._step, weights = read_graph_files(folder)
         with naming_file(folder / "graphs.json", "is damaged"):
-            notes |= {f"{n}_id": i for n, i in notes["special_ids"].items()}
-            for name in (*_ATTRIBUTES, "weights_digest", "quantization"):
+            for name in (*ATTRIBUTES, "weights_digest", "quantization"):
                 setattr(self, name, notes[name])
         self.weights = {f"{prefix}{name}": x for name, x in weights.items()}
         with naming_file(folder / "start.onnx", "is damaged"):
@@ -362,11 +346,8 @@ class _Program:
             unfinished = feeds["scores"].max(axis=1) > NEVER
             if np.count_nonzero(unfinished) > SHRINK_AT * len(left):
                 continue
-            for results, name in (
-                (sentences.finished, "finished"),
-                (sentences.origins, "origins"),
-            ):
-                results[left] = feeds[name]
+            sentences.finished[left] = feeds["finished"]
+            sentences.origins[left] = feeds["origins"]
             places = np.flatnonzero(unfinished)
             order = rows_of(places, num_beams)
             for name, value in feeds.items():

@@ -138,6 +138,8 @@ class Options:
         ValueError: a value breaks the rule of its field; names both, and the value.
     """
 
+    outdated = ()  # names in files of earlier versions, without effect
+
     def __init_subclass__(cls, kw_only: bool = True):
         dataclasses.dataclass(cls, frozen=True, kw_only=kw_only)
 
@@ -169,7 +171,8 @@ class Options:
 
     @classmethod
     def from_json(cls, values: dict) -> "typing.Self":
-        """As `from_names`; ValueError for an unknown option, too."""
+        """As `from_names` but for `outdated`; ValueError for an unknown option, too."""
+        values = {n: value for n, value in values.items() if n not in cls.outdated}
         try:
             return cls.from_names(values)
         except TypeError as error:

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -254,18 +253,13 @@ def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -
     """Sets a model to the mean of checkpoints of its run; returns a description."""
     options = dict(monitor=run.monitor, up_to=up_to)
     what = kind.replace("_", " ")
-    with warnings.catch_warnings():
-        # The description says that there are fewer, but not that one is damaged.
-        warnings.filterwarnings("ignore", r".* has \d+ checkpoints")
-        try:
-            paths = checkpoints.select(run.checkpoints, kind, count, **options)
-        except ValueError:
-            for path in checkpoints.find(run.checkpoints):
-                checkpoints.check(path)  # raises for a damaged one
-            if kind != "best":
-                raise
-            paths = checkpoints.select(run.checkpoints, "last_epochs", 1, up_to=up_to)
-            what = "newest, as none is validated"
+    try:
+        paths = checkpoints.select(run.checkpoints, kind, count, **options)
+    except ValueError:
+        if kind != "best":
+            raise
+        paths = checkpoints.select(run.checkpoints, "last_epochs", 1, up_to=up_to)
+        what = "newest, as none is validated"
     description = _mean(model, paths, what)
     return description + (f"; there are no {count}" if len(paths) < count else "")
 

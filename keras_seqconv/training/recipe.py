@@ -31,18 +31,6 @@ _DROPOUTS = "dropout", "attention_dropout", "weight_dropout"
 _ENDS = ("max_updates", "max_epochs", "stop_learning_rate", "early_stopping")
 
 
-def recipe_from_json(values: dict) -> Recipe:
-    """The recipe that `dataclasses.asdict` wrote to a JSON file.
-
-    Raises:
-        ValueError: a value is missing, wrong, or not in recipes of this version.
-    """
-    # Version 0.1.0 wrote these, which have no effect.
-    unused = ("source", "sources", "notes")
-    values = {name: value for name, value in values.items() if name not in unused}
-    return Recipe.from_json(values)
-
-
 def resolve_recipe(options: TrainingOptions, devices: int = 1) -> Recipe:
     """The preset's recipe, with the values that options replace.
 

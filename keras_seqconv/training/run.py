@@ -22,7 +22,6 @@ from keras_seqconv.presets import PRESETS
 from keras_seqconv.recipes import Recipe
 from keras_seqconv.support import files, versions
 from keras_seqconv.support.files import read_json, write_json
-from keras_seqconv.training.recipe import recipe_from_json
 from keras_seqconv.training.text import Text, corpus_of, remove_text, text_of
 from keras_seqconv.training_options import TrainingOptions
 from keras_seqconv.translation.model_directory import tokenizer_fingerprint
@@ -32,26 +31,15 @@ _FORMAT_VERSION = 1
 _PACKAGES = "keras", "jax", "tensorflow", "tensorflow-text", "sentencepiece", "numpy"
 # Files that a killed run may have been writing.
 _FILES = r"(run\.json|log\.jsonl|scores\.json|sample\.txt|test\.hypotheses|curves\.png)"
-# What an option that is not here affects: updates. It cannot change in a resumed run.
-_AFFECTS = {
-    **dict.fromkeys(
-        ("max_updates", "max_epochs", "early_stopping", "stop_learning_rate", "average",
-         "average_kind", "num_beams", "length_penalty", "max_translation_length",
-         "monitor", "metrics", "num_hosts"),
-        "result",
-    ),
-    **dict.fromkeys(
-        ("keep", "tensorboard", "validation_bleu", "jit_compile"), "process",
-    ),
-    # May differ between the hosts of a run, too.
-    **dict.fromkeys(
-        ("workdir", "data_dir", "manual_dir", "hosts", "host_index"), "machine",
-    ),
+# Options that may change in a resumed run: no update depends on them. Those of the
+# machine may differ between the hosts of a run, too.
+_RESULT = {
+    "max_updates", "max_epochs", "early_stopping", "stop_learning_rate", "average",
+    "average_kind", "num_beams", "length_penalty", "max_translation_length", "monitor",
+    "metrics", "num_hosts",
 }  # fmt: skip
-
-
-def _affecting(*things: str) -> set[str]:
-    return {name for name, thing in _AFFECTS.items() if thing in things}
+_PROCESS = {"keep", "tensorboard", "validation_bleu", "jit_compile"}
+_MACHINE = {"workdir", "data_dir", "manual_dir", "hosts", "host_index"}
 
 
 class Run:
@@ -93,7 +81,7 @@ class Run:
         """Whether a run with these options has come to its end, and has its model."""
         finished = read_json(self.settings).get("finished") or {}
         # Version 0.1.0 notes None, too, and options that there are no more.
-        names = vars(self.options).keys() - _affecting("process")
+        names = vars(self.options).keys() - _PROCESS
         finished = {n: v for n, v in finished.items() if n in names and v is not None}
         return finished == self.what_matters() and self.model.is_dir()
 
@@ -104,13 +92,10 @@ class Run:
 
     def stream(self, text: Text, store: IdStore, **options) -> BatchStream:
         """Batches of a store of the run's text."""
-        tokenizer = text.tokenizers[1]
         return BatchStream(
             store,
             tokens_per_batch=text.recipe.tokens_per_batch,
             max_shapes=self.options.max_shapes,
-            start_id=tokenizer.start_id,
-            pad_id=tokenizer.pad_id,
             **options,
         )
 
@@ -126,14 +111,10 @@ class Run:
 
     def what_matters(self) -> dict:
         """The options that the result depends on."""
-        values = _without(self.options, _affecting("process", "machine"))
-        values["monitor"] = self.monitor.removeprefix("val_")  # also where it is None
-        return {name: value for name, value in values.items() if value is not None}
-
-
-def _without(options: TrainingOptions, names: set[str]) -> dict:
-    values = dataclasses.asdict(options)
-    return {name: values[name] for name in values if name not in names}
+        # Also where the option is None.
+        values = vars(self.options) | {"monitor": self.monitor.removeprefix("val_")}
+        others = _PROCESS | _MACHINE
+        return {n: v for n, v in values.items() if v is not None and n not in others}
 
 
 @contextlib.contextmanager
@@ -168,7 +149,7 @@ def open_run(options: TrainingOptions, recipe: Recipe) -> Run:
     before, was = {}, options
     if run.settings.exists():
         before, was = _read_settings(run.settings)
-    free = {*_AFFECTS}
+    free = _RESULT | _PROCESS | _MACHINE
     if recipe.early_stopping is not None or recipe.schedule.name == "plateau":
         free.remove("monitor")
     changes = {
@@ -262,7 +243,7 @@ def read_run(folder: str | os.PathLike) -> tuple[Run, Recipe]:
     path = Path(folder) / "run.json"
     settings, options = _read_settings(path)
     with files.naming_file(path, "describes no run"):
-        recipe = recipe_from_json(settings["recipe"])
+        recipe = Recipe.from_json(settings["recipe"])
     options = dataclasses.replace(options, workdir=str(folder))
     return Run(folder, options), recipe
 
@@ -353,10 +334,10 @@ def _check_end(run: Run, recipe: Recipe) -> None:
 def _what_is_trained(run: Run, text: Text) -> dict:
     """Values that must be the same on all hosts, by names for a message."""
     stores = {"train": text.train, "validation": text.validation}
-    options = _without(run.options, _affecting("machine"))
+    options = vars(run.options).items()
     return {
         **{f"version of {name}": v for name, v in versions(*_PACKAGES).items()},
-        **{f"`{name}`": value for name, value in options.items()},
+        **{f"`{name}`": value for name, value in options if name not in _MACHINE},
         **read_json(run.settings)["corpus"],
         "tokenizer": [*map(tokenizer_fingerprint, text.tokenizers)],
         **{f"{name}, ids": ids and _digest_of_ids(ids) for name, ids in stores.items()},

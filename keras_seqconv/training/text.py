@@ -270,9 +270,9 @@ def _tokenizers(options, choice: str, sides: tuple, corpus, say) -> tuple:
     if file and kind in tokenizers.VOCABULARIES:
         pair = (tokenizers.read_vocabulary(kind, file),) * 2
     else:
-        names = "source_tokenizer", "target_tokenizer"
-        given = (name for name in names if getattr(options, name) == choice)
-        pair = read_tokenizers(Path(choice), next(given, "tokenizer"))
+        names = "source_tokenizer", "target_tokenizer", "tokenizer", "initialize_from"
+        name = next(name for name in names if getattr(options, name) == choice)
+        pair = read_tokenizers(Path(choice), name)
     used = pair if len(sides) == 2 else (pair[sides == ("target",)],)
     _check_tokenizers(options, used, choice)
     return pair

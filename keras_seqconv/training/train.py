@@ -139,7 +139,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
     has_test = "test" in corpus.splits
     references = [*corpus.texts("test", "target")] if has_test else []
     if recipe.search is not None:
-        recipe.search.check_model(model)
+        recipe.search.check_model(model, model.has_source)
         metrics = metrics_of_test(options, language, references)
         evaluation.check_metrics(metrics, target_language=language)
     tokens = recipe.tokens_per_batch * recipe.gradient_accumulation_steps
@@ -169,7 +169,7 @@ def _train(run: Run, text: Text, devices: Devices, say) -> Result:
         hosts.leave()
     if stop.signal is not None:
         say(f"Interrupted. The same command goes on from {run.checkpoints}.")
-        return Result(None, {}, stop.exit_status)
+        return Result(None, {}, 128 + stop.signal)
     messages = {type(x): x.message for x in made if getattr(x, "message", None)}
     if callbacks.StopOnNaN in messages:  # it has told
         return Result(None, {}, 1)

@@ -88,7 +88,8 @@ def check_writable(directory: str | os.PathLike, overwrite: bool = False) -> Non
 
 def _is_model(path: Path) -> bool:
     """Whether it holds a saved model and nothing else."""
-    names = {entry.name for entry in path.iterdir()}
+    killed = {f".{GRAPHS}.part", f".{GRAPHS}.lock"}  # a writer of graphs
+    names = {entry.name for entry in path.iterdir()} - killed
     return {CONFIG, WEIGHTS} <= names <= {CONFIG, WEIGHTS, SOURCE, TARGET, GRAPHS}
 
 
@@ -137,11 +138,8 @@ def write(
     _refuse_objects(arguments)
     source, target = [None, None, *text_model.tokenizers.values()][-2:]
     sides = {SOURCE: source, TARGET: target}
-    kept_in = {
-        side: None if tokenizer is None else side for side, tokenizer in sides.items()
-    }
-    if source is target:
-        kept_in[TARGET] = kept_in[SOURCE]
+    kept_in = {SOURCE: None if source is None else SOURCE}
+    kept_in[TARGET] = kept_in[SOURCE] if source is target else TARGET
     config = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
@@ -177,7 +175,6 @@ def write_model_graphs(folder: str | os.PathLike, model=None) -> None:
     """
     import keras
 
-    folder = Path(os.path.realpath(folder))  # a link may lead to another file system
     if keras.backend.backend() == "jax":
         hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(
@@ -191,15 +188,13 @@ def write_model_graphs(folder: str | os.PathLike, model=None) -> None:
         return
     from keras_seqconv.models.onnx_graphs import write_graphs
 
+    folder = Path(folder)
     model = model or read(folder)["model"]
-    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
-        graphs = Path(parent, GRAPHS)
-        graphs.mkdir()
+    with atomic_directory(folder / GRAPHS) as graphs:
         write_graphs(model, graphs, weights_digest=digest(folder / WEIGHTS))
         notes = read_json(graphs / _NOTES)
         notes["files"] = {name: digest(graphs / name) for name in _GRAPH_FILES}
         write_json(graphs / _NOTES, notes)
-        graphs.rename(folder / GRAPHS)
 
 
 def _save_weights(model, path: Path) -> None:
@@ -227,14 +222,13 @@ def tokenizer_fingerprint(tokenizer) -> str:
 # --- Reading ---
 
 
-def find_graphs(directory: str | os.PathLike) -> Path:
+def find_graphs(folder: Path) -> Path:
     """The folder with the graphs of a model directory.
 
     Raises:
         FileNotFoundError: there are none.
         ValueError: they are damaged, or of other weights than those of the directory.
     """
-    folder = model_folder(directory)
     graphs = folder / GRAPHS
     if not graphs.is_dir():
         raise FileNotFoundError(f"{folder} has no graphs for ONNX Runtime.")

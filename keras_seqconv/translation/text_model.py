@@ -42,12 +42,10 @@ class TextModel:
 
     `model` is one of Keras, or searches by itself (`runtime.onnx_model.OnnxModel`).
     `tokenizers` is a dict, the input's first, the output's last; empty without texts.
-    `jit_compile` as in `keras_seqconv.decoding.beam_search`. `trained` has notes
-    about the training, by name, or is None; a saved model keeps it. `chosen_length` is
-    the argument `max_source_length`, without the limits of the model.
+    `trained` has notes about the training, by name, or is None; a saved model keeps it.
+    `chosen_length` is the argument `max_source_length`, without the model's limits.
     """
 
-    jit_compile: bool | None = None
     trained: dict | None = None
     source_language = target_language = chosen_length = None
 
@@ -78,11 +76,6 @@ class TextModel:
                         f"The {side} tokenizer must have the `{name}` of the model, "
                         f"{value}. Received: {getattr(tokenizer, name)}"
                     )
-
-    @property
-    def translates(self) -> bool:
-        """Whether the model has a source; False for a language model."""
-        return self.model.has_source
 
     @property
     def is_of_keras(self) -> bool:
@@ -188,7 +181,6 @@ class TextModel:
                 arguments["seed"] = [seeds[index] for index in batch.indices]
             if self.is_of_keras:
                 arguments["max_batch_size"] = len(batch.indices)
-                arguments["jit_compile"] = self.jit_compile
             hypotheses = function(**arguments)
             return hypotheses._make(
                 None if value is None else np.asarray(value) for value in hypotheses
@@ -244,11 +236,7 @@ def _with_fixed(search: Mapping, fixed: dict) -> dict:
 
 
 class UnknownTokens:
-    """Counts unknown tokens, all tokens, and texts with an unknown one.
-
-    Args:
-        tokenizer: of the texts.
-    """
+    """Counts unknown tokens, all tokens, and texts with an unknown one."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer

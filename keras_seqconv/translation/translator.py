@@ -146,10 +146,8 @@ class Translator(TextModel):
             getattr(member, "has_one_table", False) for member in members
         ):
             check_one_vocabulary(source_tokenizer, target_tokenizer)
-        self.source_tokenizer, self.target_tokenizer = (
-            source_tokenizer,
-            target_tokenizer,
-        )
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
         self.source_language, self.target_language = languages or (None, None)
         limits = [model.max_source_length]
         if max_source_length is not None:
@@ -424,27 +422,20 @@ class LanguageGenerator(TextModel):
         return self._continued(prefixes, options)
 
     def sample(
-        self,
-        prompts: Iterable[str],
-        seed: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        **search,
+        self, prompts: Iterable[str], seed: int | None = None, **search
     ) -> list[str]:
         """Draws texts that begin with the prompts from the model's distribution.
 
         Args:
-            prompts, **search: see `generate`.
-            seed, temperature, top_k, top_p: see `keras_seqconv.decoding.sample`. With
-                a seed, the draws for a prompt depend on its position alone. The
-                temperature is that of this generator by default.
+            prompts: see `generate`.
+            seed: with one, the draws for a prompt depend on its position alone.
+            **search: `temperature`, `top_k`, `top_p` and others, see
+                `keras_seqconv.decoding.sample`, instead of the defaults of this
+                generator. `max_length` counts the tokens of the prompt.
 
         Returns, Raises:
             see `generate`.
         """
-        search |= {"top_k": top_k, "top_p": top_p}
-        search |= {} if temperature is None else {"temperature": temperature}
         options = self.search_options(search, SampleOptions, num_samples=1)
         prefixes = self._prefixes(prompts, options)
         seeds = seeds_of(seed, range(1, len(prefixes) + 1))

@@ -37,7 +37,6 @@ def folder(tmp_path_factory, loaded_once):  # noqa: F811
 
 
 def test_given_hypotheses_and_comparison(folder, capsys):
-    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     right = folder / "right"
     options = ["evaluate", "--hypotheses", right, "--reference", right]
     metrics = "bleu,chrf,ter,tokenized_bleu,compound_split_bleu,rouge"
@@ -122,7 +121,6 @@ def test_metrics_of_the_task_of_a_model(folder, capsys):
 
 
 def test_what_cannot_be_compared(folder, capsys):
-    pytest.importorskip("rouge_score", reason="needs the extra rouge (rouge-score)")
     files = ["--hypotheses", folder / "right", "--reference", folder / "right"]
     compared = ["evaluate", *files, "--compare", folder / "wrong", "--samples", 50]
     done = call(capsys, *compared, "--metrics", "rouge")
@@ -211,7 +209,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*scored, gap, "--reference", right], "first of --reference must have no em"),
         ([model, *source, "--reference", gap], "Received: line 2 is empty"),
         ([*scored, tmp_path / "none"], "none: No such file"),
-        ([*scored, right, "--metrics", "blue"], "--metrics must be of bleu, chrf"),
+        ([*scored, right, "--metrics", "blue"], "--metrics must be one of"),
         ([*scored, right, "--metrics", "perplexity"], "perplexity needs a MODEL"),
         ([*scored, right, "--tokenize", "14a"], "--tokenize must be one of"),
         ([*scored, right, "--compare", short], "Received: 3 and 1"),

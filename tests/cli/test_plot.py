@@ -14,7 +14,6 @@ from tests.cli.commands import (
     write,
 )
 
-pytest.importorskip("matplotlib", reason="needs the extra plot (matplotlib)")
 pytestmark = [pytest.mark.usefixtures("loaded_once"), pytest.mark.slow]
 
 

@@ -1,11 +1,11 @@
 """Commands print nothing that is not for the user, whatever libraries log."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+
+from tests.processes import run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
 
@@ -36,15 +36,11 @@ def test_errors_have_no_words_of_libraries(tmp_path, monkeypatch):
         "plot dynamic-kernels run --text 'ein Hund' --output kernels.png",
         "export run --output served",
     )
-    code = (
-        "import shlex, sys, keras_seqconv_cli\n"
-        "for command in sys.argv[1:]:\n"
-        "    assert keras_seqconv_cli.main(shlex.split(command)) == 0, command\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *commands],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    code = """
+    import shlex, sys, keras_seqconv_cli
+    for command in sys.argv[1:]:
+        assert keras_seqconv_cli.main(shlex.split(command)) == 0, command
+    """
+    done = run_python(code, *commands, folder=tmp_path)
     lines = re.split(r"[\r\n]+", done.stderr)
     assert not [line for line in lines if line.strip() and not OURS.match(line)]

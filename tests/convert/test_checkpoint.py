@@ -17,11 +17,8 @@ import numpy as np
 import pytest
 
 from keras_seqconv.convert.checkpoint import Inert, _globals_of, read_checkpoint
+from tests.conftest import MODELS
 
-GOLDEN = [
-    "ddynamic_2019", "dynamicconv_2019", "dynamicconv_no_glu", "fconv",
-    "lightconv_glu", "transformer",
-]  # fmt: skip
 OPTIONS = argparse.Namespace(arch="lightconv", decoder_kernel_size_list=[3, 7])
 
 
@@ -88,7 +85,7 @@ class Call:
 # --- What is in them comes out ---
 
 
-@pytest.mark.parametrize("folder", GOLDEN)
+@pytest.mark.parametrize("folder", MODELS)
 def test_golden_checkpoints_hold_their_arrays(torch, golden, folder, monkeypatch):
     checkpoint = read_checkpoint(golden / folder / "checkpoint.pt")
     with np.load(golden / folder / "weights.npz") as arrays:
@@ -215,15 +212,20 @@ def test_number_of_tensors_and_entries(torch, save):
         f"decoder.layers.{layer}.{part}" for layer in range(24) for part in range(26)
     ]
     model = {name: torch.ones(1) for name in names}
+    step = torch.tensor(1.0)
+    # Until 2020 torch's optimizers had addresses for keys.
     state = {
-        number: {"step": torch.tensor(1.0), "exp_avg": 1 * one, "exp_avg_sq": 1 * one}
-        for number, one in enumerate(model.values())
+        2**47 - 64 * n: {"step": 1 * step, "exp_avg": 1 * one, "exp_avg_sq": 1 * one}
+        for n, one in enumerate(model.values())
     }
+    groups = [{"lr": 5e-3, "betas": (0.9, 0.98), "params": [*state]}]
     restart = {"optimizer_name": "FairseqAdam", "lr_scheduler_state": {}}
     history = [restart | {"num_updates": number} for number in range(1000)]
     averages = {name: {key: one * 1 for key, one in model.items()} for name in "ab"}
     content = {"args": OPTIONS, "model": model, "optimizer_history": history}
-    content |= {"last_optimizer_state": {"state": state}, "extra_state": averages}
+    averages["metrics"] = {"train": [(10, "loss", "AverageMeter", {"sum": 9e9})]}
+    optimizer = {"state": state, "param_groups": groups}
+    content |= {"last_optimizer_state": optimizer, "extra_state": averages}
     assert len(read_checkpoint(save(content)).weights) == 624
 
 

@@ -3,6 +3,7 @@
 import bz2
 import functools
 import gzip
+import hashlib
 import lzma
 
 import pytest
@@ -80,13 +81,13 @@ def test_folder(folder, name):
     assert rows_of(turned, "test")[0] == ("test.en 1", "test.de 1")
     assert open_corpus(path, target_language="de").source_language == "en"
     # What tells whether the texts have changed.
-    before = corpus.digests(["train", "valid"])
+    before = corpus.digests(["train", "validation"])
     assert set(before) == {*files}
     text = path / "train.en"
     text.write_bytes(text.read_bytes())
     assert corpus.digests(["train", "validation"]) == before
     text.write_bytes(text.read_bytes()[::-1])
-    after = corpus.digests(["train", "valid"])
+    after = corpus.digests(["train", "validation"])
     assert {name for name, _ in after.items() ^ before.items()} == {"train.en"}
 
 
@@ -241,10 +242,6 @@ def test_a_part_is_held_out_for_validation(tmp_path):
         assert validation & {str(n) for n in range(begin, begin + 500)}
     assert rows_of(held, "validation") == parts[1]
     assert len(rows_of(held, "test")) == 5000
-    with pytest.raises(
-        ValueError, match="`validation_share` must be .* > 0 and <= 0.5"
-    ):
-        hold_out(corpus, 0.9)
     few = hold_out(corpus, 1e-9)
     assert len(rows_of(few)) == 5000
     with pytest.raises(ValueError, match="`validation_share` must leave a row for"):
@@ -344,3 +341,20 @@ def test_wrong_texts(read, monkeypatch):
             read(*contents)
     with pytest.raises(ValueError, match="at least one row.*1 nul"):
         read(b"\0", b"1", on_error="skip")
+
+
+PHRASES = "0ed1a7c3d32a3675e7bf9715c90af792a1cb5915b135cf6020b4dc5330925125"
+
+
+def test_embedded_phrases_are_those_that_were_checked():
+    corpus = open_corpus("phrases", source_language="en", target_language="de")
+    digest, seen = hashlib.sha256(), set()
+    for split, size in (("train", 18_000), ("validation", 1_000), ("test", 1_000)):
+        pairs = zip(
+            *(corpus.texts(split, s) for s in ("source", "target")), strict=True
+        )
+        pairs = [f"{source}\t{target}\n" for source, target in pairs]
+        assert len({*pairs}) == size and not seen & {*pairs}
+        seen |= {*pairs}
+        digest.update("".join(pairs).encode())
+    assert digest.hexdigest() == PHRASES

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from keras_seqconv import decoding
-from keras_seqconv.decoding.options import SampleOptions
 from keras_seqconv.models.onnx_graphs import write_graphs
 from keras_seqconv.runtime.onnx_model import OnnxModel
 from tests.backends import modes, to_numpy
@@ -219,19 +218,6 @@ def test_onnx_runtime_draws_what_keras_draws(options):
             np.testing.assert_allclose(
                 found.scores, to_numpy(wanted.scores)[start:], atol=1e-4
             )
-
-
-@pytest.mark.tensorflow
-def test_tokens_come_one_by_one():
-    model, size = in_onnx_runtime("conv_lm"), {"max_length": 8}
-    for number in range(4):
-        seed = (5, number)
-        found = model.sample_hypotheses(
-            prefix_ids=np.array([[4, 5]]), seed=[seed], num_samples=1, **size
-        )
-        tokens = found.ids[0, 0, : found.lengths[0, 0] - 1].tolist()
-        options = SampleOptions(num_samples=1, **size)
-        assert [4, 5, *model.stream_ids([4, 5], seed, options)] == tokens
 
 
 def test_answers_differ():

@@ -11,9 +11,8 @@ from keras import ops
 
 from keras_seqconv import decoding
 from keras_seqconv.decoding.loops import search
-from keras_seqconv.decoding.tasks import task_of, with_rules
-from tests.backends import modes, to_numpy
-from tests.cases import quick_and_slow
+from keras_seqconv.decoding.tasks import rules_of, task_of
+from tests.backends import to_numpy
 from tests.decoding import reference
 from tests.decoding.fakes import END, PAD, Recurrent, Table
 from tests.decoding.reference import assert_same
@@ -42,8 +41,8 @@ def run(model, sources, *, beams, limits, prefix=None, groups=1, strength=0.5,
         if ids is not None
     }
     task = task_of(model, options, tensors)
-    task = with_rules(task, tensors, ops.convert_to_tensor(limits, dtype="int32"))
-    return search(task, tensors, max(limits) + 1)
+    rules = rules_of(task, tensors, ops.convert_to_tensor(limits, dtype="int32"))
+    return search(task, rules, tensors, max(limits) + 1)
 
 
 def test_conformance_vectors_of_fairseq(golden):
@@ -181,64 +180,6 @@ def test_optimal_search_stops_too_early_never(options):
         assert_same(found, 0, expected)
 
 
-def test_first_keeps_what_came_first():
-    """Two short hypotheses fill two places; the better third one is not waited for."""
-    a, b = 4, 5
-    table = {
-        (): {a: 0.5, b: 0.5}, (a,): {END: 0.6, b: 0.4}, (b,): {END: 0.55, a: 0.45},
-        (a, b): {a: 1.0}, (a, b, a): {END: 1.0}, (b, a): {END: 1.0},
-    }  # fmt: skip
-    wanted = {
-        "first": ([[a, END, PAD, PAD], [b, END, PAD, PAD]], [0.3, 0.275], [2, 2]),
-        "optimal": ([[a, b, a, END], [b, a, END, PAD]], [0.2, 0.225], [4, 3]),
-    }
-    for stopping, (rows, products, lengths) in wanted.items():
-        ids, scores = decoding.beam_search(
-            Table(6, [table]), [[0]], 2, max_length=5, stopping=stopping
-        )
-        assert to_numpy(ids)[0, :, :4].tolist() == rows
-        logs = np.log(products) / lengths
-        np.testing.assert_allclose(scores, [logs], rtol=1e-5)
-
-
-def test_results_do_not_depend_on_other_sentences_or_padding():
-    model = Recurrent(12, seed=3)
-    options = dict(num_beams=3, max_length=4, max_length_ratio=1.5)
-    together = np.array([[4, 5, 6, 7, 2], [9, 2, 1, 1, 1], [5, 5, 2, 1, 1]])
-    ids, scores = map(to_numpy, decoding.beam_search(model, together, **options))
-    for row, source in enumerate(together):
-        alone = [source[source != PAD]]
-        own_ids, own_scores = decoding.beam_search(model, alone, **options)
-        own_ids = to_numpy(own_ids)[0]
-        width = own_ids.shape[1]
-        assert np.array_equal(ids[row, :, :width], own_ids)
-        assert (ids[row, :, width:] == PAD).all()
-        np.testing.assert_allclose(scores[row], own_scores[0], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "options",
-    quick_and_slow(
-        [{"no_repeat_ngram_size": 2}], [{"groups": 2, "stopping": "optimal"}]
-    ),
-)
-def test_eager_graph_and_xla_agree(options):
-    model = Recurrent(300, seed=2)  # more than one block of the vocabulary
-    prefix = np.array([[1, 8, 1], [7, 1, 1]])
-
-    def call(sources):
-        return tuple(
-            run(model, sources, beams=4, limits=[6, 5], prefix=prefix, **options)[:4]
-        )
-
-    sources = ops.convert_to_tensor(np.array([[4, 5], [7, 9]], "int32"))
-    results = {name: function(sources) for name, function in modes(call).items()}
-    for name, parts in results.items():
-        for value, wanted in zip(parts, results["eager"], strict=True):
-            value, wanted = map(to_numpy, (value, wanted))
-            np.testing.assert_allclose(value, wanted, atol=1e-5, err_msg=name)
-
-
 def test_logits_without_a_number_are_never_chosen():
     """NaN in the rows of one sentence: it finds nothing, the other one everything."""
     a = 4
@@ -255,12 +196,3 @@ def test_logits_without_a_number_are_never_chosen():
     found = run(model, [[0]], beams=2, limits=[3])
     assert to_numpy(found.ids)[0, 0, :2].tolist() == [5, END]
     np.testing.assert_allclose(found.scores[0, 0], np.log(0.4) / 2, rtol=1e-5)
-
-
-def test_optimal_search_waits_until_the_limit():
-    """log(0.35) / 3 > log(0.65): the longest of all wins, and no shorter one would."""
-    a = 4
-    table = {(): {END: 0.65, a: 0.35}, (a,): {a: 1.0}, (a, a): {END: 1.0}}
-    found = run(Table(6, [table]), [[0]], beams=1, limits=[2], stopping="optimal",
-                min_length=0)  # fmt: skip
-    assert to_numpy(found.ids)[0, 0].tolist() == [a, a, END]

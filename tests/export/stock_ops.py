@@ -6,7 +6,7 @@ from pathlib import Path
 # Ops and the names of their attributes that the C++ runtimes of both TensorFlow 2.12.1
 # with tensorflow-text 2.12.1 (part of the servers 2.12 to 2.19) and TensorFlow 2.20.0
 # with tensorflow-text 2.20.0 register with a kernel for CPUs, without those of Python,
-# private ones and those of XLA. `list_stock_ops.py` wrote the file.
+# private ones and those of XLA. `tools/list_stock_ops.py` wrote the file.
 STOCK_OPS = Path(__file__).with_name("stock_ops.txt")
 
 

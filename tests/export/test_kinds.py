@@ -20,7 +20,6 @@ from tests.small_models import (
 )
 
 tf = pytest.importorskip("tensorflow")
-pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytest.importorskip("tensorflow_text", reason="needs the extra mt")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 

@@ -2,7 +2,6 @@
 
 import functools
 import http.server
-import io
 import random
 import shutil
 import threading
@@ -10,7 +9,6 @@ import threading
 import keras
 import numpy as np
 import pytest
-from sentencepiece import SentencePieceTrainer
 
 import keras_seqconv as ks
 from keras_seqconv import layers, models
@@ -26,9 +24,9 @@ from tests.small_models import (
     make_translator,
 )
 from tests.test_examples import load
+from tests.tokenizers.test_sentencepiece import IDS, foreign_model
 
 tf = pytest.importorskip("tensorflow")
-pytest.importorskip("tf2onnx", reason="needs the extra onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 pytestmark = [
     pytest.mark.tensorflow,
@@ -127,7 +125,13 @@ def as_called(inputs):
     return dict(zip(names, inputs, strict=True))
 
 
-def assert_equal_outside(case, to_format, path):
+EVERYWHERE = [(case, form) for case in [*CASES][1:] for form in (in_onnx, in_litert)]
+
+
+@pytest.mark.parametrize(
+    ("case", "to_format"), quick_and_slow([("dynamic_conv", in_onnx)], EVERYWHERE)
+)
+def test_layers_and_models(case, to_format, tmp_path):
     keras.utils.set_random_seed(1)
     model, inputs_of = CASES[case]()
     rng = np.random.default_rng(0)
@@ -135,13 +139,9 @@ def assert_equal_outside(case, to_format, path):
     # The first call records what Keras exports.
     with ks.ops.jit_scope(False):  # of many shapes
         expected = [np.asarray(model(as_called(inputs))) for inputs in batches]
-    run = to_format(model, path)
+    run = to_format(model, tmp_path / "model")
     for inputs, outputs in zip(batches, expected, strict=True):
         np.testing.assert_allclose(run(inputs), outputs, atol=1e-5, rtol=1e-5)
-
-
-def test_a_convolution_runs_in_onnx(tmp_path):
-    assert_equal_outside("dynamic_conv", in_onnx, tmp_path / "model")
 
 
 @pytest.mark.parametrize("dtype", quick_and_slow([], ["mixed_bfloat16", "float16"]))
@@ -160,13 +160,6 @@ def test_half_precision_leaves_in_float32(dtype, tmp_path):
             to_format(single, tmp_path / "single")
     assert not list(tmp_path.glob("single*"))
     single.export(tmp_path / "saved_model", verbose=False)  # stays in TensorFlow
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to_format", [in_onnx, in_litert])
-@pytest.mark.parametrize("case", [*CASES][1:])
-def test_layers_and_models(case, to_format, tmp_path):
-    assert_equal_outside(case, to_format, tmp_path / "model")
 
 
 SEARCHES = {  # mixer and options
@@ -348,15 +341,11 @@ UNUSUAL = [
 ]  # fmt: skip
 
 
-def model_of_pieces(model_type, texts, **options):
+def model_of_pieces(kind, texts, **options):
     """A model of sentencepiece with the ids of this package and symbols of a user."""
-    content, special = io.BytesIO(), {"bos_id": 0, "pad_id": 1, "eos_id": 2}
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=content, model_type=model_type,
-        vocab_size=600, hard_vocab_limit=False, user_defined_symbols=SYMBOLS,
-        control_symbols=["<2xx>"], minloglevel=2, unk_id=3, **special, **options,
-    )  # fmt: skip
-    return ks.tokenizers.SentencePieceTokenizer(content.getvalue())
+    options |= dict(model_type=kind, vocab_size=600, hard_vocab_limit=False, **IDS)
+    options |= dict(user_defined_symbols=SYMBOLS, control_symbols=["<2xx>"])
+    return ks.tokenizers.SentencePieceTokenizer(foreign_model(texts, **options))
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from tests.export.server import stand_in
 from tests.processes import ROOT
 from tests.small_models import make_translator
 
-pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = pytest.mark.tensorflow
 
 PAGE = (ROOT / "saved_models" / "README.md").read_text()

@@ -8,8 +8,7 @@ import pytest
 import keras_seqconv as ks
 from keras_seqconv.export.servable import Servable, in_chunks
 from keras_seqconv.export.signatures import _OfTexts
-from tests.small_models import SMALL_LM, decided, make_translator
-from tests.two_tokenizers import make_two_sided
+from tests.small_models import SMALL_LM, decided, make_translator, make_two_sided
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.tensorflow

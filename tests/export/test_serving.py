@@ -12,7 +12,6 @@ from tests.export.server import serving
 from tests.small_models import TEXTS, make_translator
 from tests.test_examples import load
 
-pytest.importorskip("tensorflow_serving", reason="needs the extra serve")
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 client = load("serve_client")
@@ -20,7 +19,6 @@ client = load("serve_client")
 
 @pytest.fixture(scope="module")
 def translator():
-    pytest.importorskip("sacremoses", reason="needs the extra mt")
     return make_translator("moses")
 
 

@@ -9,6 +9,7 @@ from keras_seqconv.layers import AdaptiveInput, AdaptiveSoftmax
 from keras_seqconv.ops import fused
 from tests.backends import compiled, layer_gradients, modes, to_numpy
 from tests.cases import quick_and_slow
+from tests.convert.reference import log_softmax
 from tests.layers.values import assert_close, random, randomized
 
 WORDS, CUTOFFS, CHANNELS = 41, (7, 15, 26), 16
@@ -38,14 +39,9 @@ def words():
     return np.random.default_rng(3).permutation(WORDS)[:18].reshape(2, 9)
 
 
-def log_softmax(x):
-    x = np.asarray(x, "float64")
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
 def distributions(features, head, projections, tables):
     """Log-probabilities of all words after each feature vector, by the formula."""
+    features = features.astype("float64")
     of_head = log_softmax(features @ head.T)
     found = [of_head[..., : CUTOFFS[0]]]
     for i, (projection, table) in enumerate(zip(projections, tables, strict=True)):

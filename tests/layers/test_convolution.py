@@ -16,20 +16,10 @@ from keras_seqconv.layers import (
 )
 from tests.backends import gradients, to_numpy
 from tests.cases import quick_and_slow
-from tests.layers.values import random, run_steps, softmax
+from tests.layers.values import random, softmax
 
 BOTH = [LightConv, DynamicConv]
 INPUTS, NARROW = random(2, 7, 6), random(2, 6, 4)
-
-
-def test_published_values_of_dynamic_conv_shorter_than_its_kernel():
-    """K = 5, even taps, inputs 3, 6, 9, also in steps."""
-    expected = [0.6, 1.8, 3.6]
-    layer = DynamicConv(1, 5, padding="causal", kernel_initializer="zeros")
-    inputs = np.array([[[3.0], [6.0], [9.0]]], "float32")
-    np.testing.assert_allclose(to_numpy(layer(inputs))[0, :, 0], expected, rtol=1e-6)
-    steps = run_steps(layer.step, layer, inputs, [1, 1, 1])
-    np.testing.assert_allclose(steps[0, :, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("granularity", ["shared", "position"])

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_seqconv.layers import (
-    GLU,
-    ConvS2SAttention,
-    ConvS2SBlock,
-    WeightNormConv1D,
-    WeightNormDense,
-)
+from keras_seqconv.layers import ConvS2SAttention, WeightNormConv1D, WeightNormDense
 from keras_seqconv.models.gated_stack import Convolution, parse_convolutions
 from tests.backends import layer_gradients, to_numpy
 from tests.models.families import (
@@ -60,10 +54,6 @@ def test_the_gradient_of_the_encoder_is_scaled_by_half_per_attention(name, monke
 
 # --- The notation: what is understood, and that nothing is executed ---
 
-LAYERS = st.tuples(st.integers(1, 5000), st.integers(1, 99))
-# Groups of equal layers: fairseq's way of writing them down.
-GROUPS = st.lists(st.tuples(LAYERS, st.integers(1, 20)), min_size=1, max_size=6)
-
 
 def test_fairseq_notation():
     found = parse_convolutions("[(512, 3)] * 2 + [(1024, 4, 2)] + 1 * [(7, 1, 0)]")
@@ -74,17 +64,6 @@ def test_fairseq_notation():
     assert parse_convolutions("[(2 * 4, 1 + 2)]") == [Convolution(8, 3)]
     # A residual may reach the input of the stack.
     assert parse_convolutions([(4, 3, 1), (4, 3, 2)])[1].residual == 2
-
-
-@settings(deadline=None, max_examples=50)
-@given(GROUPS)
-def test_text_and_list_mean_the_same(groups):
-    text = " + ".join(f"[{layer}] * {times}" for layer, times in groups)
-    layers = [layer for layer, times in groups for _ in range(times)]
-    expected = [(*layer, 1) for layer in layers]
-    assert parse_convolutions(text) == expected
-    assert parse_convolutions([list(layer) for layer in layers]) == expected
-    assert parse_convolutions(expected) == expected  # as it comes from a configuration
 
 
 @settings(deadline=None, max_examples=100)
@@ -131,18 +110,6 @@ def test_anything_else_is_refused():
             parse_convolutions(layers)
 
 
-def test_sides_and_layers_differ_in_convolutions_and_attention():
-    model = model_of("conv_s2s")
-    assert [block.mixer.filters for block in model.encoder_blocks] == [6, 4]
-    assert [block.mixer.filters for block in model.decoder_blocks] == [6, 7, 7, 6]
-    wanted = [block.attention is not None for block in model.decoder_blocks]
-    assert wanted == [False, True, False, True]
-    one, two = conv_s2s(attention=[True, False]), conv_s2s()
-    # Both projections with v, g and bias.
-    size = (6 * 8 + 8 + 8) + (8 * 6 + 6 + 6)
-    assert two.count_params() - one.count_params() == size
-
-
 def test_steps_compute_no_norms(monkeypatch):
     """The state carries the kernels of the decoder; the encoder is not touched."""
     model = model_of("conv_s2s")
@@ -168,16 +135,6 @@ def test_one_mask_for_all_keys_of_a_row():
     np.testing.assert_allclose(to_numpy(found), to_numpy(expected), rtol=1e-6)
     with pytest.raises(ValueError, match="has no weights yet"):
         ConvS2SAttention().attention_weights(*arguments[:3])
-
-
-def test_gates_are_wide_in_half_precision():
-    block = ConvS2SBlock(4, 1, residual=False, dtype="bfloat16")
-    inputs = ops.cast(np.linspace(-3, 3, 40).reshape(1, 5, 8), "bfloat16")
-    block.build((None, None, 8))
-    convolved = block.convolution(inputs)
-    np.testing.assert_array_equal(
-        to_numpy(block(inputs)), to_numpy(GLU(dtype="bfloat16")(convolved))
-    )
 
 
 @pytest.mark.tensorflow

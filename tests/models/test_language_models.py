@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_seqconv.layers import AdaptiveInput, TokenEmbedding
 from keras_seqconv.models import from_preset
 from tests.backends import to_numpy
-from tests.models.families import CONFIGS, language_model, model_of
+from tests.models.families import CONFIGS, language_model
 
 
 @pytest.mark.tensorflow
@@ -46,22 +45,6 @@ def test_training_with_an_adaptive_softmax_never_makes_all_logits():
     # Nor in what ran: an operation on (100, 2500) and more would take as many bytes.
     loss, gradients = step(ids, ids)
     assert np.isfinite(loss) and all(gradient is not None for gradient in gradients)
-
-
-@pytest.mark.parametrize(
-    ("name", "projections"), [("lm_tied", 2), ("lm_tied_projections", 0)]
-)
-def test_tied_weights_are_the_same_variables(name, projections):
-    model = model_of(name)
-    softmax = model.adaptive_softmax
-    assert softmax.adaptive_input is model.target_embedder.tokens
-    layers = model._flatten_layers(include_self=False)
-    tables = [x for x in layers if isinstance(x, (TokenEmbedding, AdaptiveInput))]
-    assert len({id(layer) for layer in tables}) == 1
-    # The head's own rows are those of the two tails alone.
-    assert softmax.tails == [] and softmax.trainable_weights[0].shape == (2, 8)
-    assert len(softmax.tail_projections) == projections
-    assert model_of("lm_attention").vocabulary_map.dense is None
 
 
 def test_positions_by_the_arguments_of_their_layer():

@@ -12,7 +12,6 @@ from tests.cases import quick_and_slow
 from tests.small_models import SMALL, SMALL_LM, encoder_decoder
 
 tf = pytest.importorskip("tensorflow")
-pytest.importorskip("tf2onnx", reason="needs the extra onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 from keras_seqconv.models.onnx_graphs import write_graphs  # noqa: E402
 

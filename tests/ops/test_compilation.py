@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_seqconv.layers import LightConv
+from keras_seqconv.layers import DynamicConv, LightConv
 from keras_seqconv.losses import LabelSmoothedCrossentropy
 from keras_seqconv.ops import convolution, dynamic_conv, jit_scope, light_conv
 from keras_seqconv.ops.compilation import BUCKETS, bucket
@@ -17,27 +17,6 @@ from tests.export.stock_ops import not_stock
 from tests.processes import run_python
 
 pytestmark = pytest.mark.tensorflow
-
-
-class BothOps(keras.layers.Layer):
-    """A dynamic convolution followed by a light one."""
-
-    def build(self, inputs_shape):
-        self.dense = keras.layers.Dense(15)
-        self.dense.build(inputs_shape)
-        self.kernel = self.add_weight(shape=(3, 4))
-
-    def call(self, inputs):
-        batch, length = keras.ops.shape(inputs)[:2]
-        kernel = keras.ops.reshape(self.dense(inputs), (batch, length, 3, 5))
-        hidden = dynamic_conv(inputs, keras.ops.softmax(kernel), "causal")
-        return light_conv(hidden, keras.ops.convert_to_tensor(self.kernel))
-
-
-def model_and_inputs():
-    inputs = keras.Input((None, 6))
-    model = keras.Model(inputs, BothOps()(inputs))
-    return model, np.random.default_rng(0).normal(size=(2, 9, 6)).astype("float32")
 
 
 def has_compiled_call(graph) -> bool:
@@ -85,7 +64,10 @@ def test_ops_compile_themselves_where_that_is_faster_and_allowed():
 def test_model_export_holds_no_compiled_function(tmp_path):
     import tensorflow as tf
 
-    model, inputs = model_and_inputs()
+    symbols = keras.Input((None, 6))
+    outputs = LightConv(3, 4)(DynamicConv(3, 5, padding="causal")(symbols))
+    model = keras.Model(symbols, outputs)
+    inputs = np.random.default_rng(0).normal(size=(2, 9, 6)).astype("float32")
     expected = model.predict(inputs, verbose=0)  # traced before with XLA inside
     model.export(tmp_path / "model", verbose=False)
     # Its value would be the variable's name.

@@ -35,28 +35,6 @@ def test_neighbours_are_independent():
         assert abs(together) < 5 / np.sqrt(kept.size)
 
 
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_gradient_uses_the_same_mask(jit_compile):
-    import tensorflow as tf
-
-    generator = keras.random.SeedGenerator(5)
-
-    @tf.function(jit_compile=jit_compile)
-    def both(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = dropout(x, 0.3, generator)
-            total = tf.reduce_sum(outputs)
-        return outputs, tape.gradient(total, x)
-
-    x = tf.random.normal((40, 31))
-    outputs, gradient = both(x)
-    np.testing.assert_allclose(outputs, gradient * x, rtol=1e-6)
-    again, _ = both(x)
-    assert not np.array_equal(outputs, again)
-
-
 EPSILON = 1e-5
 
 

@@ -8,9 +8,6 @@ import pytest
 
 from keras_seqconv.tokenizers import Dictionary, DictionaryTokenizer, train_tokenizers
 
-pytest.importorskip("sacremoses", reason="needs the extra mt")
-pytest.importorskip("subword_nmt", reason="needs the extra mt")
-
 CODES = "#version: 0.2\nh o\nho u\ns e</w>\nt h\nth e</w>\n"
 
 

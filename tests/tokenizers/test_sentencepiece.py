@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from keras_seqconv.tokenizers import SentencePieceTokenizer
 from keras_seqconv.tokenizers import sentencepiece as sentencepiece_kind
-from tests.cases import quick_and_slow
-from tests.conftest import corpus_folder
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs the extra mt")
 
@@ -39,10 +37,10 @@ MODELS = {
 IDS = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3}
 
 
-def foreign_model(**options):
+def foreign_model(texts=TEXTS, **options):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, minloglevel=2,
+        sentence_iterator=iter(texts), model_writer=model, minloglevel=2,
         **{"vocab_size": 50, **options},
     )  # fmt: skip
     return model.getvalue()
@@ -109,19 +107,6 @@ def test_tokens_of_the_source_can_be_joined():
 
 
 # --- Training ---
-
-
-@pytest.mark.parametrize("side", quick_and_slow(["de"], ["en"]))
-def test_every_line_of_multi30k_comes_back(side):
-    names = [f"{part}{end}.{side}" for part in ("train", "valid", "test2016")
-             for end in ("", ".lc.norm.tok")]  # fmt: skip
-    folder = corpus_folder("multi30k")
-    lines = {n: (folder / n).read_bytes().decode().split("\n")[:-1] for n in names}
-    some = lines[f"train.lc.norm.tok.{side}"][:2000]
-    tokenizer = SentencePieceTokenizer.train(some, 1000, remove_extra_whitespaces=False)
-    for name in names:
-        ids = tokenizer.tokenize(lines[name])
-        assert tokenizer.detokenize(ids) == lines[name], name
 
 
 def test_training_reads_an_iterator_once_and_leaves_no_files(tmp_path, monkeypatch):

@@ -7,8 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("jax", reason="needs the extra jax")
-
 import keras_seqconv as ks
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main

@@ -12,8 +12,6 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("jax")
-pytest.importorskip("tensorflow", reason="reads the batches")
 from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.training import TrainingOptions, train

@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import sys
-import zipfile
 from types import SimpleNamespace
 
 import keras
@@ -29,9 +28,11 @@ from keras_seqconv.training.recipe import make_model, resolve_recipe, warm_start
 from keras_seqconv.training.run import Run, read_run, sole_run
 from keras_seqconv.training.text import _store, open_corpus_of, read_tokenizers
 from keras_seqconv.training.train import _callbacks, _check_positions
+from keras_seqconv.translation.model_directory import save_with_graphs
 from keras_seqconv_cli import main
 from tests.cli.commands import write
 from tests.processes import run_python
+from tests.test_damaged_files import rewrite, with_header
 
 pytestmark = pytest.mark.tensorflow
 
@@ -41,15 +42,17 @@ TINY |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 FINISHED = {"tokens_per_batch": 512, "max_updates": 9}
 
 
-@pytest.fixture(autouse=True)
-def no_graphs(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def no_graphs():
     """Of ONNX Runtime, which take seconds; `test_a_run_leaves_...` has them."""
 
     def save(translator, folder, overwrite):
         translator.save(folder, overwrite)
         return f"Written to {folder}"
 
-    monkeypatch.setattr(finishing, "save_with_graphs", save)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finishing, "save_with_graphs", save)
+        yield
 
 
 @pytest.fixture
@@ -131,7 +134,7 @@ def weights_in(checkpoint):
 
 
 def test_a_run_leaves_a_model_scores_and_curves(corpus, tmp_path, monkeypatch):
-    monkeypatch.undo()  # with graphs
+    monkeypatch.setattr(finishing, "save_with_graphs", save_with_graphs)
     monkeypatch.setitem(sys.modules, "jax", None)  # not installed
     lines = []
     run = tmp_path / "run"
@@ -223,7 +226,7 @@ def test_average_of_other_checkpoints(copied, tmp_path):
     assert "- preset: dynamic_conv_phrases\n" in card and "updates 6, 8" in card
     with pytest.raises(ValueError, match="must be empty"):
         average_run(run, output)
-    with pytest.raises(ValueError, match="no checkpoint .* up to update 1 .`up_to`"):
+    with pytest.raises(ValueError, match="no undamaged .* up to update 1 .`up_to`"):
         average_run(run, tmp_path / "none", "best", up_to=1)
     # What the model before was found to do goes with it.
     done = average_run(run, run / "model", overwrite=True)
@@ -235,13 +238,7 @@ def test_average_of_other_checkpoints(copied, tmp_path):
 
 
 def note_metrics(path, metrics):
-    with zipfile.ZipFile(path) as file:
-        records = {name: file.read(name) for name in file.namelist()}
-    header = json.loads(records["header.json"])
-    header["state"]["metrics"] = metrics
-    with zipfile.ZipFile(path, "w") as file:
-        for name, record in {**records, "header.json": json.dumps(header)}.items():
-            file.writestr(name, record)
+    rewrite(path, with_header(["state", "metrics"], metrics))
 
 
 @pytest.mark.parametrize(("kind", "best"), [("best", 7), ("last_epochs", 1)])
@@ -267,7 +264,9 @@ def test_callbacks_keep_what_averaging_needs_and_know_the_direction(
     saves = by_name["Checkpoints"]
     assert (saves.keep_last, saves.keep_best) == (7, best)
     for name in ("Checkpoints", "ReduceOnPlateau", "EarlyStopping"):
-        assert (by_name[name].monitor, by_name[name].mode) == (f"val_{monitor}", mode)
+        made = by_name[name]
+        assert made.monitor == f"val_{monitor}"
+        assert checkpoints.direction(made.monitor, made.mode) == mode
     if monitor == "accuracy":
         with pytest.raises(ValueError, match="`monitor` must be nll with an adaptive"):
             _callbacks(run, text, [], SimpleNamespace(has_logits=False))
@@ -326,7 +325,7 @@ def test_damaged_checkpoints_are_named_and_the_others_averaged(
     capsys.readouterr()
     assert main(["average", str(folder), "--last-epochs", "2"]) == 2
     *warned, error = capsys.readouterr().err.splitlines()
-    assert len(warned) == len({*warned}) and "is damaged" in error
+    assert len(warned) == len({*warned}) and "no undamaged checkpoint" in error
     assert all(line.startswith("warning: Skipped a checkpoint. ") for line in warned)
 
 
@@ -440,6 +439,8 @@ sys.exit(status)
     both = weights_in(tmp_path / "one" / last), weights_in(tmp_path / "two" / last)
     for first, second in zip(*both, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-5)
+    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("one", "two")]
+    assert logs[0][-1]["val_nll"] == pytest.approx(logs[1][-1]["val_nll"], rel=1e-5)
 
 
 def test_a_run_begins_with_the_weights_of_another(finished, tmp_path):

@@ -1,6 +1,6 @@
 """Lists the ops that TensorFlow's C++ runtime can run on a CPU, with their attributes.
 
-    python tests/export/list_stock_ops.py [LIST]
+    python tools/list_stock_ops.py [LIST]
 
 Reads the registries of the TensorFlow and tensorflow-text of this environment, before
 anything of Python adds to them; with LIST, the output of another release, only what
