@@ -6,13 +6,7 @@ from dataclasses import fields
 
 import keras_seqconv as ks
 from keras_seqconv.support.schema import Options, option
-from keras_seqconv_cli import (
-    Runtime,
-    add_flags,
-    add_options,
-    given,
-    load_models,
-)
+from keras_seqconv_cli import Runtime, add_flags, add_options, given, load_models
 
 LOADS_KERAS = False
 HELP = "continue a text with a language model"

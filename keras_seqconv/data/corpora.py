@@ -99,10 +99,9 @@ class Corpus:
         return itertools.islice(itertools.chain.from_iterable(columns), limit)
 
     def _known(self, split: str) -> str:
-        """Name of a split in this corpus, whichever name of validation is given."""
-        if split in _VALIDATION and split not in self.splits:
-            return next((name for name in _VALIDATION if name in self.splits), split)
-        return split
+        """The name in `splits`, whichever name of validation is given."""
+        alias = split in _VALIDATION and split not in self.splits
+        return "validation" if alias else split
 
 
 def open_corpus(
@@ -304,19 +303,22 @@ def _open_tfds(name, chosen, default, data_dir, manual_dir, skip) -> Corpus:
     prepare_tfds(builder, manual_dir)
     columns = [target] if source is None else [source, target]
 
+    names = [*map(str, builder.info.splits)]
+    own = {"validation": next((n for n in _VALIDATION if n in names), None)}
+
     def read(split, counts):
-        rows = read_tfds(builder, split, columns, counts)
+        rows = read_tfds(builder, own.get(split) or split, columns, counts)
         return checked_rows(rows, skip, False, counts)
 
     def digests(splits):
-        infos = map(builder.info.splits.get, splits)
+        infos = (builder.info.splits[own.get(split, split)] for split in splits)
         return {
             f"{full_name} {info.name}": f"{info.num_examples} rows, "
             f"{info.num_bytes} bytes"
             for info in infos
         }
 
-    splits = tuple(map(str, builder.info.splits))
+    splits = tuple("validation" if n == own["validation"] else n for n in names)
     return Corpus(name, source, target, splits, read, digests)
 
 

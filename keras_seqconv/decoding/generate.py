@@ -5,6 +5,7 @@ package, such as a `StepFunction`; `score` calls the model and its `log_prob`. I
 may grow, `max_length` is None.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import keras
@@ -182,9 +183,9 @@ def sample_hypotheses(
     """
     tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
     of_call = {name: names.pop(name) for name in tensors}
-    if "max_length" in of_call:  # the tensor limits
-        names["max_length"] = 10**6
     options = SampleOptions.of_call(options, names)
+    if "max_length" in of_call:  # the tensor limits
+        options = dataclasses.replace(options, max_length=10**6)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
     if isinstance(seed, np.ndarray) and seed.dtype.kind == "f":

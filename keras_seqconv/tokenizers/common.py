@@ -11,12 +11,7 @@ from pathlib import Path
 
 from keras_seqconv.support import tf
 from keras_seqconv.support.arguments import check_integer
-from keras_seqconv.support.files import (
-    check_version,
-    read_json,
-    write_file,
-    write_json,
-)
+from keras_seqconv.support.files import check_version, read_json, write_file, write_json
 
 # The symbols that every vocabulary begins with; fairseq's, in its order.
 SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")

@@ -19,6 +19,7 @@ from keras_seqconv.callbacks import (
     StopAtLearningRate,
     StopOnNaN,
     Validate,
+    control,
 )
 from keras_seqconv.callbacks.control import is_better, rate_of
 from keras_seqconv.optimizers import TokenNormalized
@@ -150,6 +151,21 @@ def test_signal_waits_for_the_end_of_the_update(tmp_path):
     fit(make_model(optimizer), callbacks, max_epochs=2)
     state = checkpoints.read_state(checkpoints.latest(tmp_path))
     assert (state["update"], state["position"]) == (2, 6)
+
+
+def test_a_signal_counts_that_comes_while_hosts_agree(monkeypatch):
+    def gather(value):  # the signal of the other host, too, is too late
+        if completed(model) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return [value, 0]
+
+    stop, model = GracefulStop(), make_model()
+    monkeypatch.setattr(stop, "EVERY", 1, raising=False)
+    monkeypatch.setattr(control.hosts, "shard", lambda: (0, 2))
+    monkeypatch.setattr(control.hosts, "gather", gather)
+    x, y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+    model.fit(x, y, batch_size=1, callbacks=[stop], verbose=0)
+    assert stop.signal == signal.SIGTERM and completed(model) == 2
 
 
 def test_nothing_is_trained_beyond_max_updates():

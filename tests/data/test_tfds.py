@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from keras_seqconv.data.corpora import open_corpus
+from keras_seqconv.data.corpora import hold_out, open_corpus
 from keras_seqconv.data.rows import prepare_tfds
 from tests.data.test_corpora import rows_of as pairs
 
@@ -105,7 +105,9 @@ def test_pairs(opened, source, target):
     assert corpus.counts["train"] == {"kept": 2500}
     ((name, digest),) = corpus.digests(["train"]).items()
     assert name.endswith("/1.0.0 train") and digest.startswith("2500 rows, ")
-    assert set(corpus.splits) == {"train", "dev"}
+    assert set(corpus.splits) == {"train", "validation"}
+    with pytest.raises(ValueError, match="which has a validation split"):
+        hold_out(corpus, 0.1)
     assert pairs(corpus, "validation") == pairs(corpus, "dev")
     assert pairs(corpus, "train[:1%]") == found[:25]
     assert len(pairs(corpus, "dev[:1]+train[:2]")) == 3

@@ -119,10 +119,10 @@ def test_options_of_a_call_may_be_tensors(top_k):
     np.testing.assert_array_equal(to_numpy(again), to_numpy(expected[0]))
     # A tensor replaces the option.
     one = decoding.SampleOptions(num_samples=4, temperature=0.2, max_length=5)
+    tensors = {n: x for n, x in tensors.items() if keras.ops.is_tensor(x)}
     again = decoding.sample_hypotheses(
-        model, options["source_ids"], options=one, seed=uniforms,
-        temperature=tensors["temperature"], top_k=tensors["top_k"],
-    )  # fmt: skip
+        model, options["source_ids"], options=one, seed=uniforms, **tensors
+    )
     np.testing.assert_array_equal(to_numpy(again.ids), to_numpy(expected[0]))
 
 

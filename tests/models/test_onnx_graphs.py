@@ -7,6 +7,7 @@ import pytest
 
 import keras_seqconv as ks
 from keras_seqconv import models
+from keras_seqconv.decoding.onnx_graph import OPSET, Graph
 from keras_seqconv.runtime.graph_files import quantize_graphs
 from tests.cases import quick_and_slow
 from tests.small_models import SMALL, SMALL_LM, encoder_decoder
@@ -118,6 +119,43 @@ def test_steps_are_those_of_the_model(case, tmp_path):
     inputs = {x.name: len(x.shape) for x in session(tmp_path, "step").get_inputs()}
     assert inputs.pop("ids") == 2
     assert {one.name: len(one.shape) for one in outputs} == inputs
+
+
+def test_branches_inside_of_a_graph_find_what_they_use():
+    """As those of a mixer with `ops.cond`: its values, and weights of the model."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def info(name, sizes=None):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+
+    def branch(name, operator):
+        node = helper.make_node(operator, ["doubled", "weight"], [name])
+        return helper.make_graph([node], name, [], [info(name)])
+
+    node = helper.make_node
+    branches = {"then_branch": branch("a", "Mul"), "else_branch": branch("b", "Div")}
+    nodes = [
+        node("Add", ["x", "x"], ["doubled"]),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["positive"]),
+        node("If", ["positive"], ["y"], **branches),
+    ]
+    weights = {"weight": np.float32([4, 4]), "zero": np.float32(0)}
+    weights = [numpy_helper.from_array(x, name) for name, x in weights.items()]
+    sizes = [None, 2]
+    inner = helper.make_graph(
+        nodes, "g", [info("x", sizes)], [info("y", sizes)], weights
+    )
+    versions = [helper.make_opsetid("", OPSET)]
+    inner = helper.make_model(inner, opset_imports=versions, ir_version=10)
+    graph = Graph()
+    inputs = graph.input("x", "float32", (None, 2))
+    y = graph.inline(inner, "p_", {"x": inputs})["y"]
+    content = graph.model({"z": y + 1.0}).SerializeToString()
+    search = onnxruntime.InferenceSession(content)
+    for x, expected in (([[1, 2]], [[9, 17]]), ([[-1, -2]], [[0.5, 0]])):
+        (z,) = search.run(None, {"x": np.float32(x)})
+        np.testing.assert_array_equal(z, np.float32(expected))
 
 
 def test_graphs_are_small_and_int8_smaller(tmp_path):

@@ -243,6 +243,18 @@ def test_padding_of_any_value_changes_nothing():
         assert_close(last, to_numpy(state))
 
 
+@pytest.mark.parametrize("name", ["bias", "residual"])
+def test_one_argument_alone_may_be_symbolic(name):
+    inputs, kernel = np.ones((2, 5, 4), "float32"), np.ones((4, 3), "float32")
+    sizes = {"bias": (4,), "residual": (2, 5, 4)}[name]
+    symbol = keras.Input(sizes[1:], batch_size=sizes[0])
+    outputs = causal_conv1d(inputs, kernel, **{name: symbol})
+    assert outputs.shape == (2, 5, 4)
+    value = np.full(sizes, 3.0, "float32")
+    expected = causal_conv1d(inputs, kernel, **{name: value})
+    assert_close(keras.Model(symbol, outputs)(value), to_numpy(expected))
+
+
 def test_a_node_of_a_functional_model_is_saved(tmp_path):
     inputs = keras.Input((None, 4))
     kernel = keras.Input((3,), batch_size=4)

@@ -11,7 +11,7 @@ import keras_seqconv as ks
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv_cli import main
 from tests.processes import run_python
-from tests.training.test_train import flags, weights_in, write_corpus
+from tests.training.runs import flags, weights_in, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.jax]
 

@@ -16,7 +16,7 @@ from keras_seqconv import checkpoints, hosts
 from keras_seqconv.callbacks.reporting import read_log
 from keras_seqconv.training import TrainingOptions, train
 from tests.processes import COMMAND, ROOT
-from tests.training.test_train import flags, weights_in, write_corpus
+from tests.training.runs import flags, weights_in, write_corpus
 
 CHANGES = dict(
     # As many rows for one device as for four.

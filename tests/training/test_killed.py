@@ -12,7 +12,7 @@ import pytest
 from keras_seqconv import checkpoints
 from keras_seqconv.callbacks.reporting import read_log
 from tests.processes import ROOT
-from tests.training.test_train import options_for, write_corpus
+from tests.training.runs import options_for, write_corpus
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 INT, TERM, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGKILL

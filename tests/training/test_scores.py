@@ -13,7 +13,7 @@ from keras_seqconv.training import train
 from keras_seqconv.training.finish import _translations
 from keras_seqconv_cli import main
 from tests.cli.commands import write
-from tests.training.test_train import WORDS, corpus, options_for  # noqa: F401
+from tests.training.runs import options_for
 
 pytestmark = pytest.mark.tensorflow
 SYMBOLS = {
@@ -56,7 +56,7 @@ def test_translations_of_the_test_split_are_written_and_scored(
 
 
 def test_the_package_of_error_rates_is_missed_before_the_training(
-    corpus,  # noqa: F811
+    corpus,
     tmp_path,
     monkeypatch,
 ):
@@ -128,7 +128,7 @@ def test_characters_of_a_text_file(tmp_path, capsys):
 
 
 def test_a_tokenizer_that_scoring_needs_is_missed_before_the_training(
-    corpus,  # noqa: F811
+    corpus,
     tmp_path,
     monkeypatch,
 ):
