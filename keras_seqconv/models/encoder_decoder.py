@@ -224,7 +224,8 @@ class LanguageModel(SequenceModel):
 
     Logits at position t predict the token after `target_ids[:, : t + 1]`. With
     `adaptive_softmax` the model returns features (B, T, C) for
-    `log_prob(features, ids)`, so training never makes a tensor (B, T, V).
+    `log_prob(features, ids)` and `negative_log_likelihood(features, labels)`, so
+    training never makes a tensor (B, T, V).
 
     Args:
         vocabulary_size: number of ids V, sorted by frequency for the adaptive layers.

@@ -426,3 +426,16 @@ class TokenTrainedModel(keras.Model):
         ids = ops.cast(ids, "int32")[..., None]
         chosen = ops.take_along_axis(outputs, ids, axis=-1)[..., 0]
         return chosen - ops.logsumexp(outputs, axis=-1)
+
+    def negative_log_likelihood(self, outputs, labels, training: bool | None = None):
+        """Returns the sum of -log_prob over labels without padding.
+
+        Args:
+            outputs, training: as in `log_prob`.
+            labels: integers (B, T).
+
+        Returns:
+            Scalar in nats. Divide by the number of such labels for the mean.
+        """
+        real = ops.not_equal(labels, self.pad_id)
+        return _nll(self, outputs, labels, real, 1.0, training)

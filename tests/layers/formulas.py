@@ -87,7 +87,7 @@ def dynamic_kernel(layer, inputs, query=None, mask=None):
     made = [values.reshape(*query.shape[:2], heads, -1) for values in made]
     kernel = np.concatenate(made, axis=2)
     kernel = softmax(kernel) if layer.kernel_softmax else kernel
-    return kernel[..., : layer.kernel_size]  # all, but of a `SurplusDynamicConv`
+    return kernel[..., : layer.kernel_size]  # all, but with `compat`
 
 
 def dynamic_conv(layer, inputs, query=None, mask=None):
@@ -286,7 +286,6 @@ FORMULAS = {
     "GLU": lambda layer, inputs: gated(inputs),
     "LightConv": light_conv,
     "DynamicConv": dynamic_conv,
-    "SurplusDynamicConv": dynamic_conv,
     "ShortConv": short_conv,
     "GatedShortConv": gated_short_conv,
     "LightConvModule": conv_module,

@@ -93,9 +93,6 @@ ROWS = {
     "query groups": Row(
         of("DynamicConv", 6, 3, query_groups=3, **CAUSAL), 1, **STEPS
     ),
-    "surplus": Row(
-        of("SurplusDynamicConv", 2, 4, query_groups=2, **CAUSAL), 1, **STEPS
-    ),
     "light, dilated": Row(
         of("LightConv", 3, 3, use_bias=True, dilation_rate=2, **CAUSAL), 2, **STEPS
     ),

@@ -34,7 +34,6 @@ def every_layer(width: int = 8) -> keras.Model:
     for mixer in (
         add("LightConv", 4, 5, weight_dropout=0.1),
         add("DynamicConv", 4, 5, "causal", use_kernel_bias=True),
-        add("SurplusDynamicConv", 4, 3, query_groups=2),
         add("ShortConv", 3, residual=True),
         add("GatedShortConv"),
         add("LightConvModule", 2, 4),
