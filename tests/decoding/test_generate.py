@@ -241,22 +241,6 @@ class Counting(Recurrent):
 
 
 @pytest.mark.tensorflow
-def test_a_prefix_of_known_rows_beside_sources_of_unknown_ones():
-    import tensorflow as tf
-
-    model, prefix = Recurrent(9, seed=3), np.array([[5], [1], [6]])
-    sources = np.array([[4, 5, 6, 7], [4, 1, 1, 1], [4, 5, 1, 1]])
-
-    def search(source_ids):
-        options = dict(num_beams=2, max_length_ratio=1.0, max_length=0)
-        return decoding.beam_search(model, source_ids, prefix_ids=prefix, **options)
-
-    specification = tf.TensorSpec((None, None), "int32")
-    ids, _ = tf.function(search, input_signature=[specification])(sources)
-    np.testing.assert_array_equal(to_numpy(ids), to_numpy(search(sources)[0]))
-
-
-@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     "options",
     quick_and_slow(
