@@ -186,7 +186,7 @@ ARGUMENTS = ("model", "config")
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
-        (["format_version"], 2, "`format_version` must be 1; perhaps a"),
+        (["format_version"], 2, "format_version must be 1; perhaps a"),
         (["search"], ..., r"missing are \['search'\]"),
         (["search"], {"num_beams": "5"}, "`num_beams` must be"),
         (["model", "class"], "Lambda", "must be one of .*'Lambda'"),

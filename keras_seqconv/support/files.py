@@ -205,10 +205,10 @@ def check_version(content: dict, name, version: int, key="format_version") -> No
     """ValueError unless the content of file `name` is of this version of its format."""
     if content.get(key) != version:
         writer = content.get("package_version")
+        version_of_writer = f" (package_version={writer!r})" if writer else ""
         raise ValueError(
-            f"{name}: `{key}` must be {version}; perhaps a newer package wrote it"
-            f"{f' (package_version={writer!r})' if writer else ''}. "
-            f"Received: {key}={content.get(key)!r}"
+            f"{name}: {key} must be {version}; perhaps another version of the package "
+            f"wrote it{version_of_writer}. Received: {key}={content.get(key)!r}"
         )
 
 
