@@ -387,9 +387,15 @@ def quantize_layers(layer, quantized: dict) -> None:
 def _mode_or_config(config):
     """The mode alone, if all else is as Keras has it by default."""
     is_supported = config.mode in ("int8", "int4", "float8")
-    if is_supported and config.get_config() == type(config)().get_config():
+    if is_supported and _settings(config) == _settings(type(config)()):
         return config.mode
     return keras.saving.serialize_keras_object(config)
+
+
+def _settings(config):
+    quantizers = config.weight_quantizer, config.activation_quantizer
+    sizes = getattr(config, "block_size", None)
+    return sizes, [quantizer and quantizer.get_config() for quantizer in quantizers]
 
 
 def copied(initializer):
