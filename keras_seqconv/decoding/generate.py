@@ -183,9 +183,10 @@ def sample_hypotheses(
     """
     tensors = [name for name in _MAY_BE_TENSORS if ops.is_tensor(names.get(name))]
     of_call = {name: names.pop(name) for name in tensors}
-    options = SampleOptions.of_call(options, names)
-    if "max_length" in of_call:  # the tensor limits
-        options = dataclasses.replace(options, max_length=10**6)
+    limit = {"max_length": 10**6} if "max_length" in of_call else {}  # the tensor's
+    if options is None:
+        names |= limit
+    options = dataclasses.replace(SampleOptions.of_call(options, names), **limit)
     tensors = _inputs(model, options, source_ids, prefix_ids, batch_size) | of_call
     rows = of_sentences(tensors).shape[0]
     if isinstance(seed, np.ndarray) and seed.dtype.kind == "f":
