@@ -11,6 +11,7 @@ from itertools import chain, islice
 
 import keras_seqconv as ks
 from keras_seqconv.support import require
+from keras_seqconv.support.arguments import check_choice
 from keras_seqconv.support.files import check_output, iterate_lines, write_file
 from keras_seqconv.support.schema import Options, option
 from keras_seqconv_cli import add_flags, add_options, check_files, given, load_models
@@ -117,6 +118,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> None:
     if options.metrics is not None:
         options.metrics = [name.strip() for name in options.metrics.split(",")]
+    for name in options.metrics or ():
+        check_choice("metrics", name, (*ks.evaluation.METRICS, "perplexity"))
     chosen = [name for name in options.metrics or () if name != "perplexity"]
     ks.evaluation.check_metrics(chosen, tokenize=options.tokenize)
     model, hypotheses, data = options.model, options.hypotheses, options.dataset

@@ -345,6 +345,7 @@ def test_translations():
         (lambda: scores("read", "real", ["exact"]), "must be lists of texts. Received"),
         (lambda: scores(["a"], "a"), "must be lists of texts. Received"),
         (lambda: translation_perplexity(None, ["a"], []), "Received: 1 and 0"),
+        (lambda: translation_perplexity(None, "a", "b"), "must be lists of texts"),
     ),
 )
 def test_refused(call, words):

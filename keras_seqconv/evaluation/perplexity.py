@@ -78,6 +78,11 @@ def translation_perplexity(
         translator: a `keras_seqconv.Translator`, which cuts long sources.
         sources, translations: lists of equal length, not empty.
     """
+    if isinstance(sources, str) or isinstance(translations, str):
+        raise ValueError(
+            "`sources` and `translations` must be lists of texts. "
+            f"Received: {sources!r:.50} and {translations!r:.50}"
+        )
     if len(sources) != len(translations) or not sources:
         raise ValueError(
             "`sources` and `translations` must be of one length, at least 1. "

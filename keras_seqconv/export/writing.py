@@ -89,6 +89,7 @@ def saved_model(
             f"`version` must be one that does not exist in {parent}; versions are "
             f"never overwritten. Received: version={version}"
         )
+    search = {name: value for name, value in search.items() if value is not None}
     if n_best is not None:
         beams = translator.search_options(search).num_beams
         check_integer("n_best", n_best, 1, beams)

@@ -259,7 +259,7 @@ def _average(run: Run, model, kind: str, count: int, up_to: int | None = None) -
         if kind != "best":
             raise
         paths = checkpoints.select(run.checkpoints, "last_epochs", 1, up_to=up_to)
-        what = "newest, as none is validated"
+        what = "newest; none is validated and undamaged"
     description = _mean(model, paths, what)
     return description + (f"; there are no {count}" if len(paths) < count else "")
 

@@ -209,7 +209,7 @@ def test_errors_in_one_line(folder, tmp_path, capsys):
         ([*scored, gap, "--reference", right], "first of --reference must have no em"),
         ([model, *source, "--reference", gap], "Received: line 2 is empty"),
         ([*scored, tmp_path / "none"], "none: No such file"),
-        ([*scored, right, "--metrics", "blue"], "--metrics must be one of"),
+        ([*scored, right, "--metrics", "blue"], "'cer', 'perplexity')"),
         ([*scored, right, "--metrics", "perplexity"], "perplexity needs a MODEL"),
         ([*scored, right, "--tokenize", "14a"], "--tokenize must be one of"),
         ([*scored, right, "--compare", short], "Received: 3 and 1"),
