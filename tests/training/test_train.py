@@ -99,9 +99,8 @@ def test_a_run_without_a_validation_split_has_its_model_and_its_scores(
     # Another average has no scores yet.
     assert main(["average", str(run), "--best", "2"]) == 0
     told = capsys.readouterr().out
-    assert (
-        "(newest; none is validated and undamaged: updates 4); there are no 2" in told
-    )
+    words = "(newest; none is validated and undamaged: updates 4); there are no 2"
+    assert words in told
     assert "Removed, as of the model before: scores.json" in told
     assert not (run / "scores.json").exists()
 
